@@ -1,0 +1,72 @@
+"""Checks of arguments. Each returns the value it was given, or raises an InputError that names argument and value."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Iterable
+
+from fedbc.errors import InputError, unknown
+
+
+def number(
+    name: str,
+    value: object,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    below: float | None = None,
+    at_most: float | None = None,
+    infinite: bool = False,
+) -> float:
+    """A real number within bounds; NaN never passes, infinity only if `infinite`."""
+    wanted = "a number"
+    parts = []
+    if above is not None:
+        parts.append(f"> {above:g}")
+    if at_least is not None:
+        parts.append(f">= {at_least:g}")
+    if below is not None:
+        parts.append(f"< {below:g}")
+    if at_most is not None:
+        parts.append(f"<= {at_most:g}")
+    if parts:
+        wanted += " " + " and ".join(parts)
+    if not infinite:
+        wanted = "a finite" + wanted[1:]
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise InputError(f"{name}={value!r} is not accepted: give {wanted}")
+    v = float(value)
+    good = not math.isnan(v) and (infinite or math.isfinite(v))
+    good = good and (above is None or v > above) and (at_least is None or v >= at_least)
+    good = good and (below is None or v < below) and (at_most is None or v <= at_most)
+    if not good:
+        raise InputError(f"{name}={value!r} is not accepted: give {wanted}")
+    return v
+
+
+def integer(name: str, value: object, *, at_least: int | None = None, at_most: int | None = None) -> int:
+    """A whole number within bounds."""
+    wanted = "a whole number"
+    parts = []
+    if at_least is not None:
+        parts.append(f">= {at_least}")
+    if at_most is not None:
+        parts.append(f"<= {at_most}")
+    if parts:
+        wanted += " " + " and ".join(parts)
+    good = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if good:
+        v = int(value)  # type: ignore[call-overload]
+        good = (at_least is None or v >= at_least) and (at_most is None or v <= at_most)
+    if not good:
+        raise InputError(f"{name}={value!r} is not accepted: give {wanted}")
+    return v
+
+
+def choice(name: str, value: object, options: Iterable[str]) -> str:
+    """One of a few words."""
+    known = list(options)
+    if value not in known:
+        raise unknown(name, value, known)
+    return str(value)
