@@ -1,0 +1,75 @@
+"""FedAvg: local steps from the global model, then a mean.
+
+    B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas, "Communication-Efficient Learning of Deep Networks
+    from Decentralized Data", AISTATS 2017.
+
+    w^0 = z,  w^{k+1} = w^k - lr ∇f_i(w^k),  x_i = w^{K_i};      z = Σ n_i x_i / Σ n_i  over the sampled devices
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from fedbc import trees
+from fedbc.algorithms import sgd, weighted
+from fedbc.algorithms.base import Algorithm, Context, Finished, Loss, Params, Scalar, parameter
+
+
+class Carry(NamedTuple):
+    """Local training, and the round's fixed quantities."""
+
+    descent: sgd.Descent
+    z: Params
+    weight: Scalar
+    steps: Scalar
+
+
+@dataclass(frozen=True)
+class FedAvg(Algorithm):
+    """Federated averaging: local steps from the global model, then a mean weighted by examples or uniformly."""
+
+    name: ClassVar[str] = "fedavg"
+    reference: ClassVar[str] = "McMahan et al., Communication-Efficient Learning of Deep Networks, AISTATS 2017"
+
+    lr: float = parameter(0.01, "rate of the local steps")
+    momentum: float = parameter(0.0, "momentum of the local steps, restarted each round")
+    weights: str = parameter("examples", weighted.WEIGHTS)
+
+    def __post_init__(self) -> None:
+        sgd.check(self.lr, self.momentum)
+        weighted.check(self.weights)
+
+    def init_server(self, params: Params) -> Params:
+        """The server keeps z alone."""
+        return params
+
+    def init_device(self, params: Params, context: Context) -> Params:
+        """A device keeps the last model it trained, to be looked at; training does not use it."""
+        return params
+
+    def local_model(self, device: Params) -> Params:
+        """x_i"""
+        return device
+
+    def begin(self, message: Params, device: Params, context: Context) -> Carry:
+        """w^0 = z"""
+        return Carry(sgd.start(message), message, weighted.weight(self.weights, context), context.steps)
+
+    def step(self, loss: Loss, carry: Carry, batch: object) -> Carry:
+        """w <- w - lr ∇f_i(w)"""
+        return carry._replace(descent=sgd.step(loss, carry.descent, batch, self.lr, self.momentum))
+
+    def finish(self, carry: Carry) -> Finished:
+        """The summand (n_i x_i, n_i)."""
+        x = carry.descent.w
+        info = {
+            "drift": trees.sqdist(x, carry.z),
+            "loss": carry.descent.loss / carry.steps,
+            "weight": carry.weight,
+        }
+        return Finished(x, weighted.summand(x, carry.weight), info)
+
+    def update(self, server: Params, total: weighted.Mean, population: Scalar) -> Params:
+        """z = Σ n_i x_i / Σ n_i"""
+        return weighted.average(total)

@@ -1,0 +1,171 @@
+"""FedBC: federated learning beyond consensus.
+
+    A. S. Bedi, C. Fan, A. Koppel, A. K. Sahu, B. M. Sadler, F. Huang, D. Manocha,
+    "FedBC: Calibrating Global and Local Models via Federated Learning Beyond Consensus", Algorithms 1 and 2.
+
+The problem: min Σ_i f_i(x_i) subject to ‖x_i - z‖² <= gamma_i for every device i. Its Lagrangian
+f_i(x_i) + lambda_i(‖x_i - z‖² - gamma_i) is minimised in x_i on the device, maximised in lambda_i, minimised in z:
+
+    w^{k+1}  = w^k - beta (∇f_i(w^k) + 2 lambda_i (w^k - z)),  k = 0..K_i-1      x_i = w^{K_i}
+    lambda_i = P[lambda_min, lambda_max] (lambda_i + alpha (‖x_i - z‖² - gamma_i))
+    gamma_i  = gamma_i + alpha lambda_i          (the paper's "Selection of gamma_i", from the old lambda_i)
+    z        = Σ lambda_i x_i / Σ lambda_i       over the sampled devices
+
+    symbol          argument                      symbol                  argument
+    beta            lr                            alpha, lr_lambda        dual_lr
+    gamma_i         tolerance                     lambda_min, lambda_max  lambda_min, lambda_max
+    lambda_i^0      multiplier                    w^0 = z or x_i          start
+
+Two departures from the paper's letter. w^0 = z is the default where Algorithm 2 starts from x_i: it is what the paper's
+experiments did, and it is what works (`start="local"` is the letter). Where every sampled lambda_i is 0 the server's
+mean is 0/0 on paper: the plain mean takes its place, which is why x_i travels both weighted and plain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import jax.numpy as jnp
+
+from fedbc import checks, trees
+from fedbc.algorithms import sgd
+from fedbc.algorithms.base import Algorithm, Context, Finished, Loss, Params, Scalar, parameter
+from fedbc.errors import InputError
+
+
+class Device(NamedTuple):
+    """What a FedBC device keeps."""
+
+    x: Params
+    multiplier: Scalar
+    tolerance: Scalar
+
+
+class Carry(NamedTuple):
+    """Local training, and the round's fixed quantities."""
+
+    descent: sgd.Descent
+    z: Params
+    multiplier: Scalar
+    tolerance: Scalar
+    steps: Scalar
+
+
+class Total(NamedTuple):
+    """The sum that the server sees."""
+
+    weighted: Params
+    """Σ lambda_i x_i"""
+    weight: Scalar
+    """Σ lambda_i"""
+    plain: Params
+    """Σ x_i, for the case that every lambda_i is 0"""
+    count: Scalar
+
+
+@dataclass(frozen=True)
+class FedBC(Algorithm):
+    """Federated learning beyond consensus: local models within a tolerance of the global one, by a primal-dual method."""
+
+    name: ClassVar[str] = "fedbc"
+    reference: ClassVar[str] = "Bedi et al., FedBC: Calibrating Global and Local Models via FL Beyond Consensus"
+
+    lr: float = parameter(0.01, "rate of the local steps (beta)")
+    dual_lr: float = parameter(0.01, "rate of the dual ascent on lambda, and of a learned gamma (alpha, lr_lambda)")
+    momentum: float = parameter(0.0, "momentum of the local steps, restarted each round")
+    tolerance: float | str | Sequence[float] = parameter(
+        "learned", "gamma: 'learned' from 0 at rate dual_lr, or a fixed number, or one number a device"
+    )
+    start: str = parameter("global", "where local training starts: 'global' (z) or 'local' (x_i, Algorithm 2's letter)")
+    lambda_min: float = parameter(0.0, "lower bound of the multipliers (lambda_min)")
+    lambda_max: float = parameter(math.inf, "upper bound of the multipliers (lambda_max)")
+    multiplier: float = parameter(0.0, "the multipliers' initial value (lambda^0)")
+
+    def __post_init__(self) -> None:
+        sgd.check(self.lr, self.momentum)
+        checks.number("dual_lr", self.dual_lr, at_least=0)
+        object.__setattr__(self, "tolerance", _checked_tolerance(self.tolerance))
+        checks.choice("start", self.start, ["global", "local"])
+        checks.number("lambda_min", self.lambda_min, at_least=0)
+        checks.number("lambda_max", self.lambda_max, at_least=self.lambda_min, infinite=True)
+        checks.number("multiplier", self.multiplier, at_least=self.lambda_min, at_most=self.lambda_max)
+
+    def check_population(self, devices: int) -> None:
+        """One tolerance a device, where they are given one by one."""
+        if isinstance(self.tolerance, tuple) and len(self.tolerance) != devices:
+            raise InputError(
+                f"tolerance has {len(self.tolerance)} values but the federation has {devices} devices: "
+                "give one number, or one number a device"
+            )
+
+    def init_server(self, params: Params) -> Params:
+        """The server keeps z alone."""
+        return params
+
+    def init_device(self, params: Params, context: Context) -> Device:
+        """x_i = z, lambda_i = lambda^0, gamma_i = 0 if learned."""
+        if isinstance(self.tolerance, str):
+            gamma = jnp.zeros(())
+        elif isinstance(self.tolerance, tuple):
+            gamma = jnp.asarray(self.tolerance, float)[context.index]
+        else:
+            gamma = jnp.asarray(self.tolerance, float)
+        return Device(params, jnp.asarray(self.multiplier, float), gamma)
+
+    def local_model(self, device: Device) -> Params:
+        """x_i"""
+        return device.x
+
+    def begin(self, message: Params, device: Device, context: Context) -> Carry:
+        """w^0 = z, or x_i."""
+        w = message if self.start == "global" else device.x
+        return Carry(sgd.start(w), message, device.multiplier, device.tolerance, context.steps)
+
+    def step(self, loss: Loss, carry: Carry, batch: object) -> Carry:
+        """w <- w - beta (∇f_i(w) + 2 lambda_i (w - z))"""
+        descent = sgd.step(
+            loss, carry.descent, batch, self.lr, self.momentum, pull=2 * carry.multiplier, centre=carry.z
+        )
+        return carry._replace(descent=descent)
+
+    def finish(self, carry: Carry) -> Finished:
+        """The dual step, the tolerance's step, and the summand (lambda_i x_i, lambda_i, x_i, 1)."""
+        x = carry.descent.w
+        drift = trees.sqdist(x, carry.z)
+        multiplier = jnp.clip(
+            carry.multiplier + self.dual_lr * (drift - carry.tolerance), self.lambda_min, self.lambda_max
+        )
+        learned = self.tolerance == "learned"
+        tolerance = carry.tolerance + self.dual_lr * carry.multiplier if learned else carry.tolerance
+        info = {
+            "multiplier": multiplier,
+            "tolerance": tolerance,
+            "drift": drift,
+            "violation": jnp.maximum(drift - carry.tolerance, 0),
+            "loss": carry.descent.loss / carry.steps,
+            "weight": multiplier,
+        }
+        total = Total(trees.scale(multiplier, x), multiplier, x, jnp.ones_like(multiplier))
+        return Finished(Device(x, multiplier, tolerance), total, info)
+
+    def update(self, server: Params, total: Total, population: Scalar) -> Params:
+        """z = Σ lambda_i x_i / Σ lambda_i, or the plain mean where Σ lambda_i = 0."""
+        del server, population
+        some = total.weight > 0
+        weighted = trees.mean(total.weighted, jnp.where(some, total.weight, 1))
+        return trees.where(some, weighted, trees.mean(total.plain, total.count))
+
+
+def _checked_tolerance(value: object) -> float | str | tuple[float, ...]:
+    if isinstance(value, str):
+        if value != "learned":
+            raise InputError(f"tolerance={value!r} is not accepted: give 'learned', a number, or one number a device")
+        return value
+    if isinstance(value, Sequence) or (hasattr(value, "__len__") and hasattr(value, "__iter__")):
+        return tuple(
+            checks.number(f"tolerance[{i}]", float(v), at_least=0, infinite=True) for i, v in enumerate(value)
+        )
+    return checks.number("tolerance", value, at_least=0, infinite=True)

@@ -1,0 +1,40 @@
+"""The server's mean of local models, weighted by examples or uniformly: what FedAvg-type methods share."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from fedbc import checks, trees
+from fedbc.algorithms.base import Context, Params, Scalar
+
+WEIGHTS = "weights of the server's mean: 'examples' (n_i) or 'uniform'"
+
+
+class Mean(NamedTuple):
+    """The summand (n_i x_i, n_i), and the sum of such."""
+
+    weighted: Params
+    weight: Scalar
+
+
+def check(weights: str) -> None:
+    """Check the argument `weights`."""
+    checks.choice("weights", weights, ["examples", "uniform"])
+
+
+def weight(weights: str, context: Context) -> Scalar:
+    """The device's weight: n_i or 1."""
+    examples = jnp.asarray(context.examples, float)
+    return examples if weights == "examples" else jnp.ones_like(examples)
+
+
+def summand(x: Params, weight: Scalar) -> Mean:
+    """One device's share of the mean."""
+    return Mean(trees.scale(weight, x), weight)
+
+
+def average(total: Mean) -> Params:
+    """The weighted mean, from the sum."""
+    return trees.mean(total.weighted, total.weight)

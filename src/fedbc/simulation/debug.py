@@ -1,0 +1,71 @@
+"""Debug mode: no compilation, one device after the other, and an error names round, device and stage.
+
+It runs the same algorithm code as the engine on the same plan, so a print or a breakpoint inside `step` just works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedbc import trees
+from fedbc.algorithms.base import Context
+from fedbc.errors import DeviceError
+from fedbc.simulation.batches import Data
+from fedbc.simulation.engine import Engine, LaneInput, Trained
+from fedbc.simulation.schedule import Plan
+
+T = TypeVar("T")
+
+
+def train_by_hand(engine: Engine, server: Any, states: Any, fresh: Any, plan: Plan, data: Data, key: Any) -> Trained:
+    """Engine.train in plain Python."""
+    algorithm = engine.algorithm
+    states = jax.tree.map(np.array, states)
+    info: dict[str, np.ndarray] = {}
+    total = None
+    key = jax.random.fold_in(key, plan.round)
+    lanes = LaneInput(states, fresh, plan.counts, plan.devices, plan.examples, plan.steps, plan.first, plan.rows)
+    for lane, place in zip(*plan.places, strict=True):
+        here = jax.tree.map(lambda a, lane=lane: jnp.asarray(a[lane]), lanes)
+        context = Context(here.index[place], here.examples[place], here.steps[place])
+        stage = _Stage(plan.round, int(context.index))
+        state = jax.tree.map(lambda a, place=place: a[place], here.states)
+        if fresh[lane, place]:
+            state = stage("init_device", lambda c=context: algorithm.init_device(algorithm.global_model(server), c))
+        message = algorithm.broadcast(server)
+        carry = stage("begin", lambda s=state, c=context, m=message: algorithm.begin(m, s, c))
+        own_key = jax.random.fold_in(key, context.index)
+        for k in range(int(context.steps)):
+            batch = stage(f"batch of step {k}", lambda k=k, h=here, p=place, c=context, o=own_key: engine.batch(
+                h, p, c, data, o, jnp.asarray(k)))
+            carry = stage(f"step {k}", lambda c=carry, b=batch: algorithm.step(engine.loss, c, b))
+        done = stage("finish", lambda c=carry: algorithm.finish(c))
+        total = done.summand if total is None else trees.add(total, done.summand)
+        for stack, new in zip(jax.tree.leaves(states), jax.tree.leaves(done.device), strict=True):
+            stack[lane, place] = new
+        for name, value in done.info.items():
+            info.setdefault(name, np.zeros(plan.devices.shape, np.asarray(value).dtype))[lane, place] = value
+    population = jnp.asarray(engine.population, float)
+    return Trained(algorithm.update(server, total, population), states, info)  # type: ignore[arg-type]
+
+
+class _Stage:
+    """Runs a stage of a device's work; what fails there, or is not finite after it, is told with its place."""
+
+    def __init__(self, round: int, device: int) -> None:
+        self.where = f"round {round}, device {device}"
+
+    def __call__(self, name: str, work: Callable[[], T]) -> T:
+        try:
+            value = work()
+        except Exception as error:
+            raise DeviceError(f"{self.where}, stage {name}: {type(error).__name__}: {error}") from error
+        for path, leaf in jax.tree_util.tree_leaves_with_path(value):
+            if jnp.issubdtype(leaf.dtype, jnp.floating) and bool(jnp.isnan(leaf).any()):
+                raise DeviceError(f"{self.where}, stage {name}: NaN in {jax.tree_util.keystr(path)}")
+        return value
