@@ -111,7 +111,7 @@ def from_splits(
     """A federation from flat splits, with the labels and values checked."""
     labels_are_classes = np.issubdtype(train.y.dtype, np.integer)
     if labels_are_classes:
-        largest = max(int(s.y.max(initial=-1)) for s in (train, test))
+        largest = max(int(s.y.max(initial=0)) for s in (train, test))
         if classes is None:
             classes = largest + 1
         for which, split in (("train", train), ("test", test)):
@@ -126,7 +126,8 @@ def from_splits(
 
 
 def _join(which: str, pairs: Sequence[Pair]) -> Split:
-    xs, ys = [], []
+    xs: list[Array] = []
+    ys: list[Array] = []
     for i, pair in enumerate(pairs):
         try:
             x, y = pair
@@ -136,9 +137,7 @@ def _join(which: str, pairs: Sequence[Pair]) -> Split:
         if x.dtype == object or y.dtype == object:
             raise InputError(f"{which}[{i}] is not made of numbers: give arrays of one numeric type")
         if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
-            raise InputError(
-                f"{which}[{i}] has arrays of unequal length: x has shape {x.shape}, y has shape {y.shape}"
-            )
+            raise InputError(f"{which}[{i}] has arrays of unequal length: x has shape {x.shape}, y has shape {y.shape}")
         # An empty device takes the others' shape: np.empty((0,)) is what a filter that found nothing leaves behind.
         if len(x) and xs and len(xs[0]) and x.shape[1:] != xs[0].shape[1:]:
             raise InputError(
