@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -68,6 +69,19 @@ def _part(key: Any) -> str:
     return str(key)
 
 
+def to_json(value: Any) -> str:
+    """Readable JSON; numbers that JSON does not have (inf, nan) become words."""
+    return json.dumps(_plain(value), indent=2, allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def write_arrays(path: Path, arrays: Arrays, facts: dict[str, Any]) -> None:
     """Write arrays and facts (JSON) to one file, atomically, with a checksum over both."""
     whole = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
@@ -98,7 +112,7 @@ def _checksum(arrays: Arrays, text: str) -> str:
     for name in sorted(arrays):
         a = np.ascontiguousarray(arrays[name])
         digest.update(f"{name}{a.dtype.str}{a.shape}".encode())
-        digest.update(a.reshape(-1).view(np.uint8) if a.size else b"")
+        digest.update(a.tobytes())
     return digest.hexdigest()
 
 

@@ -20,8 +20,8 @@ CHUNK = 256
 class Data(NamedTuple):
     """A split's arrays where the compiled code reads them, with the federation's shared arrays."""
 
-    x: Array
-    y: Array
+    x: Any
+    y: Any
     shared: Any
 
 
@@ -47,16 +47,17 @@ class WholeDevice(NamedTuple):
 Gather = Callable[[Data, Array, Array], Batch]
 
 
-def gatherer(federation: Federation) -> Gather:
+def gatherer(federation: Federation, *, augment: bool = True) -> Gather:
     """A function from (data, row numbers, key) to a training batch; row number -1 is a masked place."""
+    change = federation.augment if augment else None
 
     def gather(data: Data, rows: Array, key: Array) -> Batch:
         real = rows >= 0
         rows = jnp.maximum(rows, 0)
         x = federation.decode(data.shared, data.x[rows])
         use, keep = jax.random.split(key)
-        if federation.augment is not None:
-            x = federation.augment(use, x)
+        if change is not None:
+            x = change(use, x)
         return Batch(x, data.y[rows], real.astype(float), jnp.sum(real).astype(float), keep)
 
     return gather

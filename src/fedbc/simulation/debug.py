@@ -36,15 +36,13 @@ def train_by_hand(engine: Engine, server: Any, states: Any, fresh: Any, plan: Pl
         stage = _Stage(plan.round, int(context.index))
         state = jax.tree.map(lambda a, place=place: a[place], here.states)
         if fresh[lane, place]:
-            state = stage("init_device", lambda c=context: algorithm.init_device(algorithm.global_model(server), c))
-        message = algorithm.broadcast(server)
-        carry = stage("begin", lambda s=state, c=context, m=message: algorithm.begin(m, s, c))
+            state = stage("init_device", algorithm.init_device, algorithm.global_model(server), context)
+        carry = stage("begin", algorithm.begin, algorithm.broadcast(server), state, context)
         own_key = jax.random.fold_in(key, context.index)
         for k in range(int(context.steps)):
-            batch = stage(f"batch of step {k}", lambda k=k, h=here, p=place, c=context, o=own_key: engine.batch(
-                h, p, c, data, o, jnp.asarray(k)))
-            carry = stage(f"step {k}", lambda c=carry, b=batch: algorithm.step(engine.loss, c, b))
-        done = stage("finish", lambda c=carry: algorithm.finish(c))
+            batch = stage(f"batch of step {k}", engine.batch, here, place, context, data, own_key, jnp.asarray(k))
+            carry = stage(f"step {k}", algorithm.step, engine.loss, carry, batch)
+        done = stage("finish", algorithm.finish, carry)
         total = done.summand if total is None else trees.add(total, done.summand)
         for stack, new in zip(jax.tree.leaves(states), jax.tree.leaves(done.device), strict=True):
             stack[lane, place] = new
@@ -60,9 +58,9 @@ class _Stage:
     def __init__(self, round: int, device: int) -> None:
         self.where = f"round {round}, device {device}"
 
-    def __call__(self, name: str, work: Callable[[], T]) -> T:
+    def __call__(self, name: str, work: Callable[..., T], *arguments: Any) -> T:
         try:
-            value = work()
+            value = work(*arguments)
         except Exception as error:
             raise DeviceError(f"{self.where}, stage {name}: {type(error).__name__}: {error}") from error
         for path, leaf in jax.tree_util.tree_leaves_with_path(value):

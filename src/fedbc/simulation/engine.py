@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedbc import trees
-from fedbc.algorithms.base import Algorithm, Context
+from fedbc.algorithms.base import Algorithm, Context, Loss
 from fedbc.data.federation import Federation
 from fedbc.models.base import Model
 from fedbc.simulation import batches
@@ -25,17 +25,19 @@ Array = jax.Array
 
 
 class LaneInput(NamedTuple):
-    """What one lane works through; arrays have a leading axis of places, `rows` one of table rows."""
+    """What one lane works through; arrays (of the host or of JAX) have a leading axis of places,
+    `rows` one of table rows."""
 
     states: Any
-    fresh: Array
+    fresh: Any
     """whether the device takes part for the first time"""
-    count: Array
-    index: Array
-    examples: Array
-    steps: Array
-    first: Array
-    rows: Array
+    taken: Any
+    """how many places are taken"""
+    index: Any
+    examples: Any
+    steps: Any
+    first: Any
+    rows: Any
 
 
 class Trained(NamedTuple):
@@ -44,7 +46,7 @@ class Trained(NamedTuple):
     server: Any
     states: Any
     """new device states, (lanes, places, ...)"""
-    info: dict[str, Array]
+    info: Any
     """diagnostics, each (lanes, places)"""
 
 
@@ -58,6 +60,7 @@ class Engine:
         self.everywhere = NamedSharding(self.mesh, PartitionSpec())
         self.by_lane = NamedSharding(self.mesh, PartitionSpec("lane"))
         self.gather = batches.gatherer(federation)
+        self.loss: Loss
         if batching.batch_size is None:
             self.loss = batches.whole_loss_on(model, federation, int(federation.train.sizes.max()))
         else:
@@ -71,9 +74,7 @@ class Engine:
 
     def train(self, server: Any, states: Any, fresh: np.ndarray, plan: Plan, data: batches.Data, key: Array) -> Trained:
         """Run one round; returns at once, the arrays are ready later."""
-        lanes = LaneInput(
-            states, fresh, plan.counts, plan.devices, plan.examples, plan.steps, plan.first, plan.rows
-        )
+        lanes = LaneInput(states, fresh, plan.counts, plan.devices, plan.examples, plan.steps, plan.first, plan.rows)
         return self._round(server, lanes, data, key, np.int32(plan.round))
 
     def _round_on_lanes(self, server: Any, lanes: LaneInput, data: batches.Data, key: Array, round: Array) -> Trained:
@@ -126,12 +127,13 @@ class Engine:
         summand, info = self._shapes(server, lane)
         empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), summand)
         blank = jax.tree.map(lambda s: jnp.zeros((len(lane.index), *s.shape), s.dtype), info)
-        return jax.lax.fori_loop(0, lane.count, device, (empty, lane.states, blank))
+        return jax.lax.fori_loop(0, lane.taken, device, (empty, lane.states, blank))
 
     def batch(self, lane: LaneInput, place: Array, context: Context, data: batches.Data, key: Array, k: Array) -> Any:
         """What step k of the device at this place takes: a batch, or a tuple of them."""
         key = jax.random.fold_in(key, k)
         first, number = lane.first[place], self.batching.per_step
+        parts: list[Any]
         if self.batching.batch_size is None:
             parts = [batches.WholeDevice(data, first, context.examples.astype(float), key)] * number
         else:

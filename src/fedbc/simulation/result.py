@@ -81,7 +81,7 @@ class Result:
 
     def write_into(self, folder: Path) -> None:
         """Write the result's files into an existing folder; summary.json comes last, as the sign of completeness."""
-        storage.write_atomically(folder / "spec.json", json.dumps(self.spec, indent=2) + "\n")
+        storage.write_atomically(folder / "spec.json", storage.to_json(self.spec))
         storage.write_atomically(folder / "history.csv", self.history.to_csv(index=False))
         storage.write_atomically(folder / "devices.csv", self.devices.to_csv(index=False))
         arrays = {
@@ -92,7 +92,7 @@ class Result:
             "tolerances": self.tolerances,
         }
         storage.write_arrays(folder / "models.safetensors", arrays, {"format": FORMAT})
-        storage.write_atomically(folder / "summary.json", json.dumps(self.summary(), indent=2) + "\n")
+        storage.write_atomically(folder / "summary.json", storage.to_json(self.summary()))
 
 
 def load(path: str | Path) -> Result:
@@ -108,8 +108,8 @@ def load(path: str | Path) -> Result:
         raise InputError(f"{folder}/models.safetensors has format {facts.get('format')!r}; this version reads {FORMAT}")
     try:
         spec = json.loads((folder / "spec.json").read_text())
-        history = pd.read_csv(folder / "history.csv", float_precision="round_trip")
-        devices = pd.read_csv(folder / "devices.csv", float_precision="round_trip")
+        history = pd.read_csv(folder / "history.csv")
+        devices = pd.read_csv(folder / "devices.csv")
     except (OSError, ValueError) as error:
         raise InputError(f"{folder} is damaged: {error}") from None
     return Result(

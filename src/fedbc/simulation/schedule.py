@@ -12,7 +12,7 @@ import numpy as np
 
 Array = np.ndarray
 
-SAMPLE, SHUFFLE, INIT, NOISE = 1, 2, 3, 4
+SAMPLE, SHUFFLE, INIT, NOISE, TUNE = 1, 2, 3, 4, 5
 """Purposes of random numbers: each has a stream of its own."""
 
 
@@ -130,7 +130,9 @@ class Planner:
         shape = (self.lanes, self.depth)
         index, n, k, first = (np.full(shape, fill, np.int32) for fill in (-1, 0, 0, 0))
         size = self.batching.batch_size
-        rows = np.full((self.lanes, self.length, size or 1), -1, np.int32) if size else np.zeros((self.lanes, 1, 1), "i4")
+        rows = (
+            np.full((self.lanes, self.length, size or 1), -1, np.int32) if size else np.zeros((self.lanes, 1, 1), "i4")
+        )
         counts = np.zeros(self.lanes, np.int32)
         for lane in range(self.lanes):
             end = 0

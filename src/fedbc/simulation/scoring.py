@@ -37,12 +37,12 @@ class Sums(NamedTuple):
 
 
 class Chunks(NamedTuple):
-    """Work for the lanes: which model answers rows start..stop; shape (lanes, length), `count` of them in use."""
+    """Work for the lanes: which model answers rows start..stop; shape (lanes, length), `number` of them in use."""
 
     model: Array
     start: Array
     stop: Array
-    count: Array
+    number: Array
 
 
 class Scorer:
@@ -55,13 +55,13 @@ class Scorer:
         self.own_size = _chunk_size(int(split.sizes.max(initial=1)), 1)
         self.own_chunks = -(-split.sizes // self.own_size)
         self._own_length = max(1, int(np.sort(self.own_chunks)[::-1][:depth].sum()))
-        self._all_rows = self._spread_all_rows()
+        self.all_rows = self._spread_all_rows()
         self._compiled = jax.jit(self._on_lanes, static_argnames="size")
 
     def one(self, params: Any, data: Data) -> tuple[Array, Array]:
         """One model on all rows: (right answers, losses), one value a row."""
         stacked = jax.tree.map(lambda a: jnp.broadcast_to(a, (self.lanes, 1, *a.shape)), params)
-        right, loss = self._run(stacked, self._all_rows, data, self.size)
+        right, loss = self._run(stacked, self.all_rows, data, self.size)
         rows = len(self.split.y)
         return (np.asarray(a).reshape(-1)[:rows] for a in (right, loss))  # type: ignore[return-value]
 
@@ -100,7 +100,7 @@ class Scorer:
             chunks.stop[lane, here] = np.minimum(starts + self.own_size, last)
             owner[lane, here] = member
             end += len(starts)
-        chunks.count[lane] = end
+        chunks.number[lane] = end
 
     def _spread_all_rows(self) -> Chunks:
         rows = len(self.split.y)
@@ -110,14 +110,12 @@ class Scorer:
         start = (np.arange(self.lanes * length) * self.size).reshape(self.lanes, length)
         chunks.start[:] = np.minimum(start, rows)
         chunks.stop[:] = np.minimum(start + self.size, rows)
-        chunks.count[:] = (start < rows).sum(1)
+        chunks.number[:] = (start < rows).sum(1)
         return chunks
 
     def _run(self, models: Any, chunks: Chunks, data: Data, size: int) -> tuple[Any, Any]:
         if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
-            lanes = [
-                self._lane(*jax.tree.map(lambda a, i=i: a[i], (models, chunks)), data, size) for i in range(self.lanes)
-            ]
+            lanes = [self._lane(nth(i, models), nth(i, chunks), data, size) for i in range(self.lanes)]
             return tuple(jnp.stack(parts) for parts in zip(*lanes, strict=True))  # type: ignore[return-value]
         return self._compiled(models, chunks, data, size=size)
 
@@ -147,7 +145,12 @@ class Scorer:
 
         length = chunks.start.shape[0]
         empty = jnp.zeros((length, size), bool), jnp.zeros((length, size), dtype)
-        return jax.lax.fori_loop(0, chunks.count, chunk, empty)
+        return jax.lax.fori_loop(0, chunks.number, chunk, empty)
+
+
+def nth(i: int, tree: Any) -> Any:
+    """Entry i of every leaf."""
+    return jax.tree.map(lambda a: a[i], tree)
 
 
 def _chunk_size(rows: int, lanes: int) -> int:

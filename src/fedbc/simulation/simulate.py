@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import platform
 import signal
 import threading
@@ -20,22 +21,20 @@ import pandas as pd
 
 from fedbc import checks, runtime, storage, trees
 from fedbc.algorithms.base import Algorithm, Context
+from fedbc.algorithms.finetune import FineTune
 from fedbc.data.federation import Federation
 from fedbc.errors import Diverged, InputError, Interrupted
 from fedbc.models.base import Model
-from fedbc.simulation import batches, metrics
+from fedbc.simulation import batches
 from fedbc.simulation.debug import train_by_hand
 from fedbc.simulation.engine import Engine, Trained
+from fedbc.simulation.evaluation import DEFAULT, EVALUATIONS, Evaluator, Row, duals
 from fedbc.simulation.result import Result
 from fedbc.simulation.schedule import INIT, NOISE, Batching, Plan, Planner, generator
-from fedbc.simulation.scoring import Scorer, Sums
 from fedbc.simulation.store import DeviceStore
 
 CHECKPOINT = "checkpoint.safetensors"
 FORMAT = "fedbc-checkpoint-1"
-EVALUATIONS = ("global", "local", "train")
-
-Row = dict[str, Any]
 
 
 def simulate(
@@ -48,8 +47,9 @@ def simulate(
     batch_size: int | None = 20,
     sample: int | None = None,
     seed: int = 0,
-    evaluate: Sequence[str] = EVALUATIONS,
+    evaluate: Sequence[str] = DEFAULT,
     evaluate_every: int = 1,
+    fine_tune: FineTune | None = None,
     lanes: int | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 20,
@@ -64,8 +64,11 @@ def simulate(
     batch_size: examples a local step; None is full-batch gradient descent.
     sample: devices that take part in a round, drawn uniformly without replacement; None is all of them.
     seed: determines the initial model, the samples and the batches; a run is a function of it.
-    evaluate: what to measure: "global" (z on the test sets), "local" (x_i on its own), "train" (z's training loss).
+    evaluate: what to measure: "global" (z on the test sets), "local" (x_i on its own), "train" (z's training loss),
+        "gradient" (‖∇f(z)‖²), "lagrangian" (its value, drift and violation over all devices); columns of `metrics`.
     evaluate_every: measure every so many rounds, and after the last.
+    fine_tune: adapt each device's model by a few steps before it is evaluated, in columns of its own; by default as
+        the algorithm asks for it (MAML-type methods do).
     lanes: parallel lanes of devices; by default one a core. Sums over devices are formed lane by lane, so another
         number of lanes agrees up to the rounding of floating-point sums, the same number to the bit.
     checkpoint, checkpoint_every: a folder to write the run's whole state to, every so many rounds.
@@ -83,6 +86,7 @@ def simulate(
         seed=seed,
         evaluate=evaluate,
         evaluate_every=evaluate_every,
+        fine_tune=fine_tune,
         lanes=lanes,
         debug=debug,
     )
@@ -112,7 +116,9 @@ def simulate(
                 run.save(file)
             if stop() and run.round < rounds:
                 kept = f"; its state is in {file.parent}" if file is not None else ""
-                raise Interrupted(f"stopped after round {run.round} of {rounds}{kept}", round=run.round, result=run.result())
+                raise Interrupted(
+                    f"stopped after round {run.round} of {rounds}{kept}", round=run.round, result=run.result()
+                )
     return run.result()
 
 
@@ -129,29 +135,25 @@ class Simulation:
         batch_size: int | None = 20,
         sample: int | None = None,
         seed: int = 0,
-        evaluate: Sequence[str] = EVALUATIONS,
+        evaluate: Sequence[str] = DEFAULT,
         evaluate_every: int = 1,
+        fine_tune: FineTune | None = None,
         lanes: int | None = None,
         debug: bool = False,
     ) -> None:
-        _check_objects(algorithm, model, federation)
-        checks.integer("epochs", epochs, at_least=1)
-        checks.integer("seed", seed, at_least=0)
-        checks.integer("evaluate_every", evaluate_every, at_least=1)
-        if batch_size is not None:
-            checks.integer("batch_size", batch_size, at_least=1)
-        if sample is not None:
-            checks.integer("sample", sample, at_least=1)
-            if sample > federation.devices:
-                raise InputError(
-                    f"sample={sample} is not accepted: the federation has {federation.devices} devices, "
-                    f"give a whole number from 1 to {federation.devices}"
-                )
-        for what in evaluate:
-            checks.choice("evaluate", what, EVALUATIONS)
-        algorithm.check_population(federation.devices)
-        lanes = runtime.default_lanes() if lanes is None else checks.integer("lanes", lanes, at_least=1)
-        lanes = min(lanes, sample or federation.devices)
+        check_run(
+            algorithm,
+            model,
+            federation,
+            epochs=epochs,
+            batch_size=batch_size,
+            sample=sample,
+            seed=seed,
+            evaluate=evaluate,
+            evaluate_every=evaluate_every,
+            lanes=lanes,
+        )
+        lanes = min(lanes or runtime.default_lanes(), sample or federation.devices)
 
         self.algorithm, self.model, self.federation = algorithm, model, federation
         self.evaluate, self.evaluate_every, self.debug = tuple(evaluate), evaluate_every, debug
@@ -159,18 +161,25 @@ class Simulation:
         self.planner = Planner(federation.train.offsets, batching, sample=sample, lanes=lanes, seed=seed)
         self.engine = Engine(algorithm, model, federation, batching, lanes)
         params = model.init(jax.random.key(int(generator(seed, INIT).integers(2**31))))
-        _check_fit(model, federation, params)
         self.server = self.engine.put(algorithm.init_server(params))
         self.key = self.engine.put(jax.random.key(int(generator(seed, NOISE).integers(2**31))))
-        self.store = DeviceStore(jax.eval_shape(lambda: algorithm.init_device(params, _no_context())), federation.devices)
+        self.store = DeviceStore(
+            jax.eval_shape(lambda: algorithm.init_device(params, _no_context())), federation.devices
+        )
         self.train_data = batches.place(federation.train, federation.shared, self.engine.everywhere)
-        self.test_data = batches.place(federation.test, federation.shared, self.engine.everywhere)
-        where = self.engine.mesh, lanes, self.planner.depth
-        self.test_scorer = Scorer(model, federation, federation.test, *where)
-        self.train_scorer = Scorer(model, federation, federation.train, *where)
-        # Scores of each x_i on its own test set, kept until the device trains again.
-        self.own_correct, self.own_loss = (np.zeros(federation.devices) for _ in range(2))
-        self.unscored: set[int] = set()
+        self.evaluator = Evaluator(
+            algorithm,
+            model,
+            federation,
+            what=self.evaluate,
+            fine_tune=fine_tune or algorithm.fine_tune(),
+            mesh=self.engine.mesh,
+            lanes=lanes,
+            depth=self.planner.depth,
+            train_data=self.train_data,
+            test_data=batches.place(federation.test, federation.shared, self.engine.everywhere),
+            seed=seed,
+        )
         self.round = 0
         self.history: list[Row] = []
         self.device_rows: list[dict[str, np.ndarray]] = []
@@ -186,6 +195,7 @@ class Simulation:
                 "seed": seed,
                 "evaluate": list(evaluate),
                 "evaluate_every": evaluate_every,
+                "fine_tune": dataclasses.asdict(fine_tune) if fine_tune is not None else None,
                 "lanes": lanes,
             },
             "versions": versions(),
@@ -204,11 +214,13 @@ class Simulation:
             self._next_plan = self.planner.plan(number + 1)  # while the lanes compute
         rows = self._device_rows(plan, trained)
         self.store.put(plan, trained.states)
-        self.unscored.update(rows["device"].tolist())
+        self.evaluator.trained(rows["device"])
         trained_at = time.perf_counter()
         row: Row = {"round": number}
         if number % self.evaluate_every == 0 or last:
-            row |= self._evaluate(trained.server, number)
+            row |= self.evaluator.row(trained.server, self.store, self.history)
+            if not np.isfinite(row["global_test_loss"]):
+                raise self._diverged(number, None)
         row |= {
             "drift": float(rows["drift"].mean()),
             "local_loss": float(rows["loss"].mean()),
@@ -222,12 +234,12 @@ class Simulation:
 
     def _device_rows(self, plan: Plan, trained: Trained) -> dict[str, np.ndarray]:
         lane, place = plan.places
-        info = {name: np.asarray(values)[lane, place] for name, values in trained.info.items()}
+        info = {name: np.asarray(values, float)[lane, place] for name, values in trained.info.items()}
         devices, examples = plan.devices[lane, place], plan.examples[lane, place]
         finite = np.isfinite(info["drift"]) & np.isfinite(info["loss"]) & np.isfinite(info["weight"])
         if not finite.all():
             raise self._diverged(plan.round, int(devices[np.argmin(finite)]))
-        weight = np.asarray(info.pop("weight"), float)
+        weight = info.pop("weight")
         total = weight.sum()
         return {
             "round": np.full(len(devices), plan.round),
@@ -246,47 +258,15 @@ class Simulation:
         message = f"training diverged in round {number} {whose}: a value is not finite; {kept}; {advice}"
         return Diverged(message, round=number, device=device)
 
-    def _evaluate(self, server: Any, number: int) -> Row:
-        z = self.algorithm.global_model(server)
-        row: Row = {}
-        test: Sums | None = None
-        if "global" in self.evaluate or "local" in self.evaluate:
-            test = self.test_scorer.by_device(*self.test_scorer.one(z, self.test_data))
-            if not np.isfinite(test.loss).all():
-                raise self._diverged(number, None)
-            row |= metrics.global_row(test, self.federation.train.sizes)
-        if "train" in self.evaluate:
-            row |= metrics.train_row(self.train_scorer.by_device(*self.train_scorer.one(z, self.train_data)))
-        if "local" in self.evaluate and test is not None:
-            row |= metrics.local_row(self._own_scores(test))
-        return row if self.model.correct else metrics.without_accuracy(row)
-
-    def _own_scores(self, z_scores: Sums) -> Sums:
-        """Each x_i on its own test set; only devices that trained since the last time are scored anew."""
-        devices = np.asarray(sorted(self.unscored), dtype=np.int64)
-
-        def models(places: np.ndarray) -> Any:
-            states, _ = self.store.take(places)
-            return jax.vmap(jax.vmap(self.algorithm.local_model))(states)
-
-        fresh = self.test_scorer.own(models, devices, self.test_data)
-        self.own_correct[devices], self.own_loss[devices] = fresh.correct, fresh.loss
-        self.unscored.clear()
-        took_part = self.store.slot_of >= 0
-        return Sums(
-            np.where(took_part, self.own_correct, z_scores.correct),
-            np.where(took_part, self.own_loss, z_scores.loss),
-            z_scores.examples,
-        )
-
     def result(self) -> Result:
         """The run so far."""
-        multipliers, tolerances = self._duals()
+        z = self.algorithm.global_model(self.server)
+        multipliers, tolerances = duals(self.algorithm, self.store, z)
         models = jax.vmap(self.algorithm.local_model)(self.store.stacks)
         return Result(
             history=pd.DataFrame(self.history, columns=None if self.history else ["round", "seconds"]),
             devices=pd.DataFrame(_concatenated(self.device_rows)),
-            global_model=jax.tree.map(np.asarray, self.algorithm.global_model(self.server)),
+            global_model=jax.tree.map(np.asarray, z),
             multipliers=multipliers,
             tolerances=tolerances,
             spec=self.spec | {"run": {"rounds": self.round, **self.spec["run"]}},
@@ -294,38 +274,23 @@ class Simulation:
             participants_models=jax.tree.map(np.asarray, models),
         )
 
-    def _duals(self) -> tuple[np.ndarray, np.ndarray]:
-        """lambda_i and gamma_i of every device; those of a device that never took part are the initial ones."""
-        shape = self.store.template
-        z = self.algorithm.global_model(self.server)
-
-        def initial(index: Any, name: str) -> Any:
-            context = Context(index, jnp.ones((), int), jnp.ones((), int))
-            return getattr(self.algorithm.init_device(z, context), name)
-
-        columns = []
-        for name in ("multiplier", "tolerance"):
-            if not hasattr(shape, name):
-                columns.append(np.full(self.federation.devices, np.nan))
-                continue
-            every = jnp.arange(self.federation.devices)
-            column = np.array(jax.vmap(lambda i, name=name: initial(i, name))(every))
-            column[self.store.devices] = getattr(self.store.stacks, name)
-            columns.append(column)
-        return columns[0], columns[1]
-
     def save(self, file: Path) -> None:
         """Write the whole state to one file, atomically."""
         arrays = {
             **storage.named(self.server, "server"),
             **storage.named(self.store.stacks, "devices"),
             "participants": self.store.devices,
-            "own_correct": self.own_correct,
-            "own_loss": self.own_loss,
-            "unscored": np.asarray(sorted(self.unscored), np.int64),
+            **{f"scores.{k}": v for k, v in self.evaluator.state().items()},
             **{f"device_rows.{k}": v for k, v in _concatenated(self.device_rows).items()},
         }
-        facts = {"format": FORMAT, "round": self.round, "spec": self.spec, "history": self.history}
+        columns = list(self.device_rows[0]) if self.device_rows else []
+        facts = {
+            "format": FORMAT,
+            "round": self.round,
+            "spec": self.spec,
+            "history": self.history,
+            "device_columns": columns,
+        }
         storage.write_arrays(file, arrays, facts)
 
     def restore(self, file: Path) -> None:
@@ -336,11 +301,10 @@ class Simulation:
         _check_same_run(file, facts["spec"], self.spec)
         self.server = self.engine.put(storage.restored(self.server, arrays, "server"))
         self.store.restore(arrays["participants"], storage.restored(self.store.template, arrays, "devices"))
-        self.own_correct, self.own_loss = arrays["own_correct"].copy(), arrays["own_loss"].copy()
-        self.unscored = set(arrays["unscored"].tolist())
+        self.evaluator.restore(_under("scores.", arrays))
         self.round, self.history = facts["round"], facts["history"]
-        columns = {k.split(".", 1)[1]: v for k, v in arrays.items() if k.startswith("device_rows.")}
-        self.device_rows = [columns] if columns else []
+        columns = _under("device_rows.", arrays)
+        self.device_rows = [{name: columns[name] for name in facts["device_columns"]}] if columns else []
         self._next_plan = None
 
 
@@ -357,11 +321,29 @@ def _concatenated(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
 
 
+def _under(prefix: str, arrays: storage.Arrays) -> storage.Arrays:
+    return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
+
+
 def _no_context() -> Context:
     return Context(jnp.zeros((), int), jnp.ones((), int), jnp.ones((), int))
 
 
-def _check_objects(algorithm: object, model: object, federation: object) -> None:
+def check_run(
+    algorithm: Algorithm,
+    model: Model,
+    federation: Federation,
+    *,
+    rounds: int = 1,
+    epochs: int = 1,
+    batch_size: int | None = None,
+    sample: int | None = None,
+    seed: int = 0,
+    evaluate: Sequence[str] = DEFAULT,
+    evaluate_every: int = 1,
+    lanes: int | None = None,
+) -> None:
+    """Raise an InputError if `simulate` could not be run with these arguments; computes next to nothing."""
     for name, value, kind, example in (
         ("algorithm", algorithm, Algorithm, "fedbc.FedBC(lr=0.01)"),
         ("model", model, Model, "fedbc.models.logistic(60, 10)"),
@@ -369,13 +351,33 @@ def _check_objects(algorithm: object, model: object, federation: object) -> None
     ):
         if not isinstance(value, kind):
             raise InputError(f"{name}={value!r} is not accepted: give a {kind.__name__}, for example {example}")
+    checks.integer("rounds", rounds, at_least=1)
+    checks.integer("epochs", epochs, at_least=1)
+    checks.integer("seed", seed, at_least=0)
+    checks.integer("evaluate_every", evaluate_every, at_least=1)
+    if batch_size is not None:
+        checks.integer("batch_size", batch_size, at_least=1)
+    if lanes is not None:
+        checks.integer("lanes", lanes, at_least=1)
+    if sample is not None:
+        checks.integer("sample", sample, at_least=1)
+        if sample > federation.devices:
+            raise InputError(
+                f"sample={sample} is not accepted: the federation has {federation.devices} devices, "
+                f"give a whole number from 1 to {federation.devices}"
+            )
+    for what in evaluate:
+        checks.choice("evaluate", what, EVALUATIONS)
+    algorithm.check_population(federation.devices)
+    _check_fit(model, federation)
 
 
-def _check_fit(model: Model, federation: Federation, params: Any) -> None:
+def _check_fit(model: Model, federation: Federation) -> None:
     """The model takes the federation's examples, and has a logit for every label."""
     x = jax.ShapeDtypeStruct((2, *federation.train.x.shape[1:]), federation.train.x.dtype)
     decoded = jax.eval_shape(federation.decode, federation.shared, x)
     try:
+        params = jax.eval_shape(model.init, jax.random.key(0))
         outputs = jax.eval_shape(model.outputs, params, decoded)
     except Exception as error:
         raise InputError(
@@ -393,7 +395,7 @@ def _checksum(federation: Federation) -> str:
     value = 0
     for split in (federation.train, federation.test):
         for array in (split.x, split.y, split.offsets):
-            value = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8), value)
+            value = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, value)
     return f"{value:08x}"
 
 

@@ -1,0 +1,46 @@
+# Two commands: `make run` and `make test`. Everything is installed into .venv and nowhere else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --build-constraint constraints.txt
+
+.PHONY: run test check format lock clean
+
+run: $(VENV)/.run
+	$(BIN)/fedbc run fedbc fedavg --data synthetic --rounds 200 --epochs 5 --sample 10 --momentum 0.5 --seed 1
+
+test: check
+	$(BIN)/python -m pytest -n 2
+
+check: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.test
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "fedbc needs Python 3.11 or newer; set PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pip
+
+$(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.run
+	$(PIP) --group test
+	@touch $@
+
+# Renew the pinned versions from what pip resolves today, under the limits of constraints.in; review the diff.
+lock:
+	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet --upgrade pip
+	.venv-lock/bin/python -m pip install --quiet --constraint constraints.in --editable . --group test hatchling==1.27.0 editables
+	.venv-lock/bin/python -m pip freeze --all --exclude-editable --exclude setuptools | sed 's/+cpu$$//' > constraints.txt
+	rm -rf .venv-lock
+
+clean:
+	rm -rf $(VENV) .venv-lock .pytest_cache .ruff_cache .mypy_cache .hypothesis

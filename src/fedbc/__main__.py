@@ -1,0 +1,5 @@
+"""`python -m fedbc` is the command line."""
+
+from fedbc.cli import main
+
+main()

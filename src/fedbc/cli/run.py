@@ -1,0 +1,211 @@
+"""`fedbc run`: one or several algorithms on one federation, with live progress and a closing table."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from fedbc import storage
+from fedbc.cli import options, tables
+from fedbc.cli.errors import Stopped
+from fedbc.errors import InputError, Interrupted
+from fedbc.experiments import plots, runs
+from fedbc.experiments.catalog import CATALOG
+from fedbc.experiments.spec import USUAL_MODEL, RunSpec, read_toml
+from fedbc.simulation.result import Result
+from fedbc.simulation.simulate import check_run
+
+Jobs = dict[str, tuple[Path, RunSpec]]
+"""A folder and a specification for each algorithm's name."""
+
+
+@click.command(
+    "run",
+    cls=options.GroupedCommand,
+    params=[flag.click_option() for flag in options.FLAGS],
+    short_help="Run algorithms on a federation.",
+)
+@click.argument("algorithms", nargs=-1, metavar="[ALGORITHM]...")
+@click.option("--data", "data_name", help=f"Data set: {', '.join(CATALOG['data'])}. [default synthetic]")
+@click.option(
+    "--model", "model_name", help=f"Model: {', '.join(CATALOG['model'])}. [default: the paper's for the data]"
+)
+@click.option("--config", type=click.Path(path_type=Path), help="TOML file with [algorithm], [data], [model], [run].")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Folder for the results; a new one below runs/ if not given."
+)
+@click.option(
+    "--resume", type=click.Path(path_type=Path), help="Go on with a run from its folder; --rounds may extend it."
+)
+@click.option("--checkpoint-every", default=20, show_default=True, help="Keep the whole state every so many rounds.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def run_command(
+    algorithms: tuple[str, ...],
+    data_name: str | None,
+    model_name: str | None,
+    config: Path | None,
+    out: Path | None,
+    resume: Path | None,
+    checkpoint_every: int,
+    quiet: bool,
+    as_json: bool,
+    **values: Any,
+) -> None:
+    """Run one or several ALGORITHMs (default fedbc) on one federation.
+
+    \b
+    fedbc run fedbc fedavg --rounds 200 --epochs 5 --sample 10 --momentum 0.5
+    fedbc run fedbc --tolerance 0.05 --start local --batch-size none --epochs 10
+    fedbc run --config experiment.toml --seed 3 --out runs/third
+
+    The paper's symbols: --lr is beta, --dual-lr is alpha (lr_lambda), --tolerance is gamma, --epochs is E (K for
+    full-batch descent), --sample is the number of devices in S_t.
+    """
+    if checkpoint_every < 1:
+        raise InputError(f"checkpoint_every={checkpoint_every} is not accepted: give a whole number >= 1")
+    if resume is not None:
+        others = {"algorithm": algorithms, "--data": data_name, "--model": model_name, "--config": config, "--out": out}
+        jobs = _resumed(resume, others, values)
+        parent = resume
+    else:
+        specs = _specs(algorithms, data_name, model_name, config, values)
+        parent = _target(out, specs)
+        jobs = {name: (parent / name if len(specs) > 1 else parent, spec) for name, spec in specs.items()}
+    built = _built(jobs)
+    for name, (_, spec) in jobs.items():
+        check_run(*built[name], **spec.to_dict()["run"])
+    if resume is None:
+        storage.refuse_existing(parent)
+        for folder, spec in jobs.values():
+            runs.begin(folder, spec)
+    results = _carry_out(jobs, built, parent, checkpoint_every, quiet or as_json)
+    pictures = plots.curves(results, parent / "curves.png", title=str(built[next(iter(jobs))][2].name))
+    if as_json:
+        print(json.dumps({name: json.loads(storage.to_json(r.summary())) for name, r in results.items()}, indent=2))
+    elif not quiet:
+        Console().print(tables.comparison(results), tables.explanation(results), sep="\n")
+        Console(soft_wrap=True).print(f"Curves: {pictures}\nResults: {parent}", highlight=False)
+
+
+def _specs(
+    algorithms: tuple[str, ...], data_name: str | None, model_name: str | None, config: Path | None, values: Any
+) -> dict[str, RunSpec]:
+    """One specification an algorithm: the command line's values over the file's over the defaults."""
+    tables_ = read_toml(config) if config is not None else {}
+    base = RunSpec.from_dict({"algorithm": {"name": "fedbc"}, "data": {"name": "synthetic"}} | tables_)
+    names = list(dict.fromkeys(algorithms)) or [str(base.algorithm["name"])]
+    data = _overlaid(base.data, "data", data_name, values)
+    model = _overlaid(base.model if data["name"] == base.data["name"] else {}, "model", model_name, values, data)
+    run = {**base.run, **options.given(values, "run", "")}
+    options.refuse_unused(values, "algorithm", names)
+    specs = {}
+    for name in names:
+        kept = base.algorithm if base.algorithm["name"] == name else {"name": name}
+        specs[name] = RunSpec({**kept, **options.given(values, "algorithm", name)}, data, model, run)
+    return specs
+
+
+def _overlaid(base: Any, part: str, name: str | None, values: Any, data: Any = None) -> dict[str, Any]:
+    chosen = name or base.get("name") or USUAL_MODEL.get(data["name"], "logistic")
+    kept = base if base.get("name") == chosen else {"name": chosen}
+    if chosen in CATALOG[part]:  # an unknown name is refused, with the nearest match, by the specification
+        options.refuse_unused(values, part, [chosen])
+    return {**kept, **options.given(values, part, chosen)}
+
+
+def _target(out: Path | None, specs: dict[str, RunSpec]) -> Path:
+    if out is not None:
+        return out
+    first = next(iter(specs.values()))
+    return runs.next_free(Path("runs"), f"{'-'.join(specs)}-{first.data['name']}")
+
+
+def _resumed(folder: Path, others: dict[str, Any], values: dict[str, Any]) -> Jobs:
+    """The jobs of a folder that was begun: itself, or its subfolders if several algorithms were run."""
+    changed = [name for name, value in others.items() if value]
+    changed += [f.spelling for f in options.FLAGS if values.get(f.key) is not None and f.key != "run__rounds"]
+    if changed:
+        raise InputError(f"{changed[0]} cannot be given with --resume: a resumed run keeps its specification")
+    if not folder.is_dir():
+        raise InputError(f"resume={str(folder)!r} is not a folder")
+    folders = [folder] if (folder / "spec.json").exists() else sorted(p.parent for p in folder.glob("*/spec.json"))
+    if not folders:
+        raise InputError(f"resume={str(folder)!r} is not a run folder: it has no spec.json")
+    jobs: Jobs = {}
+    for run_folder in folders:
+        spec = runs.read_spec(run_folder)
+        run = {**spec.run, **options.given(values, "run", "")}
+        jobs[str(spec.algorithm["name"])] = (run_folder, RunSpec(spec.algorithm, spec.data, spec.model, run))
+    return jobs
+
+
+def _built(jobs: Jobs) -> dict[str, runs.Built]:
+    """Build everything before anything is written; the federation and the model are the same for all."""
+    _, first = next(iter(jobs.values()))
+    algorithms = {name: spec.build_part("algorithm") for name, (_, spec) in jobs.items()}
+    model, federation = first.build_part("model"), first.build_part("data")
+    return {name: (algorithm, model, federation) for name, algorithm in algorithms.items()}
+
+
+def _carry_out(
+    jobs: Jobs, built: dict[str, runs.Built], parent: Path, checkpoint_every: int, quiet: bool
+) -> dict[str, Result]:
+    results = {}
+    again = f"go on with: fedbc run --resume {parent}"
+    try:
+        with _progress(quiet) as track:
+            for name, (folder, spec) in jobs.items():
+                on_round = track(name, spec.to_dict()["run"]["rounds"])
+                results[name] = runs.carry_out(
+                    folder, spec, built[name], checkpoint_every=checkpoint_every, on_round=on_round
+                )
+    except Interrupted as error:
+        raise Stopped(f"{error}; {again}") from None
+    except KeyboardInterrupt:
+        raise Stopped(f"stopped; {again}") from None
+    return results
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[str, int], Callable[[dict[str, Any]], None]]]:
+    """A bar an algorithm on a terminal; nothing where standard error is not one."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]:>11}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[accuracy]}"),
+    )
+    with Progress(*columns, console=console, disable=quiet or not sys.stderr.isatty()) as progress:
+
+        def track(name: str, rounds: int) -> Callable[[dict[str, Any]], None]:
+            task = progress.add_task(name, total=rounds, rate="compiling", accuracy="")
+            began: list[float] = []
+
+            def on_round(row: dict[str, Any]) -> None:
+                began.append(began[0] if began else time.perf_counter())
+                done = len(began) - 1
+                fields: dict[str, Any] = {}
+                if done:
+                    fields["rate"] = f"{done / (time.perf_counter() - began[0]):.0f} rounds/s"
+                if row.get("global_accuracy") == row.get("global_accuracy") and "global_accuracy" in row:
+                    fields["accuracy"] = f"global accuracy {100 * row['global_accuracy']:.1f} %"
+                progress.update(task, completed=row["round"], **fields)
+
+            return on_round
+
+        yield track

@@ -1,0 +1,119 @@
+"""The names that a specification may use, with their options: read off the classes and functions themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedbc import data, models
+from fedbc.algorithms import ALGORITHMS
+from fedbc.errors import InputError, unknown
+
+
+@dataclass(frozen=True)
+class Option:
+    """One argument of an entry."""
+
+    name: str
+    annotation: str
+    default: Any
+    help: str
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether it is yes or no."""
+        return self.annotation == "bool"
+
+    def from_plain(self, value: Any) -> Any:
+        """A value from JSON or TOML, where sequences are lists and JSON's infinity is a word."""
+        if isinstance(value, list):
+            return tuple(value)
+        return math.inf if value == "inf" and "float" in self.annotation else value
+
+    def parse(self, text: str) -> Any:
+        """A value from the command line's text; what does not look like the type asked for is an InputError."""
+        kinds = [kind.strip() for kind in self.annotation.split("|")]
+        if "None" in kinds and text.lower() == "none":
+            return None
+        if "Sequence[float]" in kinds and "," in text:
+            return tuple(_number(self.name, part, float) for part in text.split(","))
+        for kind, parser in (("int", int), ("float", float)):
+            if kind in kinds:
+                try:
+                    return parser(text)
+                except ValueError:
+                    continue
+        if "str" in kinds:
+            return text
+        wanted = "a whole number" if "int" in kinds else "a number"
+        if "None" in kinds:
+            wanted += ", or none"
+        raise InputError(f"{self.name}={text!r} is not accepted: give {wanted}")
+
+
+def _number(name: str, text: str, parser: type) -> Any:
+    try:
+        return parser(text)
+    except ValueError:
+        raise InputError(f"{name} has {text!r} in its list: give numbers separated by commas") from None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Something that can be named in a specification."""
+
+    kind: str
+    name: str
+    build: Callable[..., Any]
+    summary: str
+    options: Mapping[str, Option]
+
+    def make(self, arguments: Mapping[str, Any]) -> Any:
+        """Build it; an argument it does not have is an InputError."""
+        for name in arguments:
+            if name not in self.options:
+                raise unknown(f"{self.kind} {self.name}: argument", name, self.options or ["(none)"])
+        return self.build(**{name: self.options[name].from_plain(value) for name, value in arguments.items()})
+
+
+def _of_dataclass(kind: str, name: str, cls: Any) -> Entry:
+    options = {
+        f.name: Option(f.name, str(f.type), f.default, f.metadata.get("help", "")) for f in dataclasses.fields(cls)
+    }
+    return Entry(kind, name, cls, _first_line(cls), options)
+
+
+def _of_function(kind: str, function: Callable[..., Any]) -> Entry:
+    doc = inspect.getdoc(function) or ""
+    options = {}
+    for p in inspect.signature(function).parameters.values():
+        found = re.search(rf"^{p.name}: (.+(?:\n {{4,}}.+)*)", doc, re.MULTILINE)
+        text = re.sub(r"\s+", " ", found.group(1)) if found else ""
+        options[p.name] = Option(p.name, str(p.annotation), p.default, text)
+    return Entry(kind, function.__name__, function, _first_line(function), options)
+
+
+def _first_line(thing: Any) -> str:
+    return (inspect.getdoc(thing) or "").split("\n")[0].rstrip(".")
+
+
+DATASETS = (data.synthetic, data.mnist, data.cifar10, data.shakespeare)
+MODELS = (models.logistic, models.mlp, models.cnn, models.lstm)
+
+CATALOG: dict[str, dict[str, Entry]] = {
+    "algorithm": {name: _of_dataclass("algorithm", name, cls) for name, cls in ALGORITHMS.items()},
+    "data": {f.__name__: _of_function("data", f) for f in DATASETS},
+    "model": {f.__name__: _of_function("model", f) for f in MODELS},
+}
+
+
+def entry(kind: str, name: object) -> Entry:
+    """Look a name up; an unknown one is an InputError with the nearest match."""
+    if name not in CATALOG[kind]:
+        raise unknown(kind, name, CATALOG[kind])
+    return CATALOG[kind][str(name)]

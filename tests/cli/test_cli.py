@@ -1,0 +1,203 @@
+"""The command line, as a person uses it: what it prints, what it writes, and what it says to a mistake."""
+
+import json
+
+import pytest
+
+import fedbc
+from fedbc.cli import main
+
+QUICK = ["--devices", "4", "--sample", "2", "--rounds", "2"]
+
+
+@pytest.fixture
+def cli(capsys, tmp_path, monkeypatch):
+    """Run a command in an empty folder; gives exit code, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as stop:
+            main([str(a) for a in arguments])
+        out, err = capsys.readouterr()
+        return stop.value.code or 0, out, err
+
+    return run
+
+
+def test_run_show_and_files(cli, tmp_path):
+    code, out, err = cli("run", "fedbc", "fedavg", *QUICK, "--momentum", "0.5")
+    assert (code, err) == (0, "")
+    assert "Means over the last 2 evaluated rounds" in " ".join(out.split())
+    assert "fedbc" in out
+    assert "fedavg" in out
+    folder = tmp_path / "runs" / "fedbc-fedavg-synthetic-1"
+    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+    spec = json.loads((folder / "fedbc" / "spec.json").read_text())
+    assert spec["algorithm"] == {
+        "name": "fedbc",
+        "lr": 0.01,
+        "dual_lr": 0.01,
+        "momentum": 0.5,
+        "tolerance": "learned",
+        "start": "global",
+        "lambda_min": 0.0,
+        "lambda_max": "inf",
+        "multiplier": 0.0,
+    }
+    assert spec["versions"]["jax"]
+    assert spec["run"]["rounds"] == 2
+    assert fedbc.load(folder / "fedbc").rounds == 2
+    code, out, _ = cli("show", folder)
+    assert code == 0
+    assert "momentum = 0.5" in out
+    code, out, _ = cli("show", folder / "fedbc", "--json")
+    assert json.loads(out)["fedbc"]["summary"]["rounds"] == 2
+    # A second run takes the next name.
+    assert cli("run", "fedbc", "fedavg", *QUICK)[0] == 0
+    assert (tmp_path / "runs" / "fedbc-fedavg-synthetic-2").is_dir()
+
+
+def test_a_stored_specification_runs_again(cli, tmp_path):
+    assert cli("run", *QUICK, "--out", "one", "--quiet") == (0, "", "")
+    assert cli("run", "--resume", "one", "--quiet") == (0, "", "")
+    assert fedbc.load(tmp_path / "one").rounds == 2
+    code, _, _ = cli("run", "--resume", "one", "--rounds", "3", "--quiet")
+    assert code == 0
+    assert fedbc.load(tmp_path / "one").rounds == 3
+
+
+def test_json_output(cli):
+    code, out, err = cli("run", "fedprox", *QUICK, "--mu", "0.3", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["fedprox"]["rounds"] == 2
+
+
+def test_config_file_and_options_over_it(cli, tmp_path):
+    (tmp_path / "a.toml").write_text(
+        '[algorithm]\nname = "fedbc"\nlr = 0.05\ntolerance = [0.1, 0.2, 0.3, 0.4]\nlambda_max = inf\n'
+        '[data]\nname = "synthetic"\ndevices = 4\n[run]\nrounds = 2\nsample = 2\n'
+    )
+    assert cli("run", "--config", "a.toml", "--dual-lr", "0.2", "--out", "o", "--quiet") == (0, "", "")
+    spec = json.loads((tmp_path / "o" / "spec.json").read_text())
+    assert spec["algorithm"]["lr"] == 0.05
+    assert spec["algorithm"]["dual_lr"] == 0.2
+    assert spec["algorithm"]["tolerance"] == [0.1, 0.2, 0.3, 0.4]
+    assert fedbc.load(tmp_path / "o").tolerances == pytest.approx([0.1, 0.2, 0.3, 0.4])
+
+
+def test_list_and_help(cli):
+    code, out, _ = cli("list")
+    assert code == 0
+    for name in [*fedbc.algorithms.ALGORITHMS, "synthetic", "logistic"]:
+        assert name in out
+    listed = json.loads(cli("list", "--json")[1])
+    assert listed["algorithm"]["fedbc"].startswith("Federated learning beyond consensus")
+    code, out, _ = cli("run", "--help")
+    assert code == 0
+    for word in ("--dual-lr", "alpha", "gamma", "--lambda-max", "beta", "--tolerance", "lr_lambda"):
+        assert word in out
+
+
+def test_data_show_draws_the_partition(cli, tmp_path):
+    code, out, err = cli("data", "show", "synthetic", "--devices", "5", "--out", "p.png")
+    assert (code, err) == (0, "")
+    assert "5 devices" in out
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+BAD = [
+    (["run", "fedbk"], "algorithm='fedbk' is unknown", "did you mean 'fedbc'?"),
+    (["run", "--data", "sinthetic"], "data='sinthetic' is unknown", "did you mean 'synthetic'?"),
+    (["run", "--model", "logistik"], "model='logistik' is unknown", "did you mean 'logistic'?"),
+    (["run", "--lr", "-1"], "lr=-1.0 is not accepted", "a finite number > 0"),
+    (["run", "--lr", "nan"], "lr=nan is not accepted", "finite number"),
+    (["run", "--lr", "fast"], "lr='fast' is not accepted", "a number"),
+    (["run", "--dual-lr", "inf"], "dual_lr=inf is not accepted", "finite number >= 0"),
+    (["run", "--momentum", "1"], "momentum=1.0 is not accepted", "< 1"),
+    (["run", "--tolerance", "wide"], "tolerance='wide' is not accepted", "'learned', a number"),
+    (["run", "--tolerance", "0.1,0.2"], "tolerance has 2 values", "30 devices"),
+    (["run", "--start", "here"], "start='here' is unknown", "global, local"),
+    (["run", "--lambda-min", "2", "--lambda-max", "1"], "lambda_max=1.0 is not accepted", ">= 2"),
+    (["run", "fedavg", "--weights", "equal"], "weights='equal' is unknown", "examples, uniform"),
+    (["run", "fedavg", "--mu", "1"], "--mu=1 does not apply to algorithm fedavg", "fedprox"),
+    (["run", "--sample", "31"], "sample=31 is not accepted", "from 1 to 30"),
+    (["run", "--sample", "0"], "sample=0 is not accepted", ">= 1"),
+    (["run", "--rounds", "0"], "rounds=0 is not accepted", ">= 1"),
+    (["run", "--rounds", "1.5"], "rounds='1.5' is not accepted", "whole number"),
+    (["run", "--epochs", "0"], "epochs=0 is not accepted", ">= 1"),
+    (["run", "--batch-size", "0"], "batch_size=0 is not accepted", ">= 1"),
+    (["run", "--seed", "-1"], "seed=-1 is not accepted", ">= 0"),
+    (["run", "--lanes", "0"], "lanes=0 is not accepted", ">= 1"),
+    (["run", "--devices", "0"], "devices=0 is not accepted", ">= 1"),
+    (["run", "--alpha", "-0.5"], "alpha=-0.5 is not accepted", ">= 0"),
+    (["run", "--model-features", "7"], "model logistic(7, 10) does not take examples of shape (60,)", ""),
+    (["run", "--model-classes", "9"], "has 9 outputs", "10 classes"),
+    (["run", "--checkpoint-every", "0"], "checkpoint_every=0 is not accepted", ">= 1"),
+    (["run", "--config", "absent.toml"], "config='absent.toml' does not exist", ""),
+    (["run", "--config", "broken.toml"], "config='broken.toml' is not valid TOML", "line 1"),
+    (["run", "--config", "strange.toml"], "algorithm fedbc: argument='speed' is unknown", ""),
+    (["run", "--config", "table.toml"], "table='algoritm' is unknown", "did you mean 'algorithm'?"),
+    (["run", "--out", "taken"], "taken exists already", "another folder"),
+    (["run", "--resume", "nowhere"], "resume='nowhere' is not a folder", ""),
+    (["run", "--resume", "taken"], "resume='taken' is not a run folder", "spec.json"),
+    (["run", "--resume", "taken", "--lr", "1"], "--lr cannot be given with --resume", ""),
+    (["run", "--learning-rate", "1"], "No such option", "--learning-rate"),
+    (["show", "nowhere"], "nowhere is not a folder with a run", ""),
+    (["show", "taken"], "taken does not hold a finished run", ""),
+    (["data", "show", "mnits"], "data='mnits' is unknown", "did you mean 'mnist'?"),
+    (["data", "show", "--out", "picture.doc"], "out='picture.doc' is not accepted", ".png"),
+    (["walk"], "No such command", "walk"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "names", "offers"), BAD, ids=[" ".join(b[0]) for b in BAD])
+def test_bad_input_is_one_clear_line(cli, tmp_path, arguments, names, offers):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "something").write_text("mine")
+    (tmp_path / "broken.toml").write_text("lr = = 1")
+    (tmp_path / "strange.toml").write_text('[algorithm]\nname = "fedbc"\nspeed = 9\n')
+    (tmp_path / "table.toml").write_text('[algoritm]\nname = "fedbc"\n')
+    before = sorted(p.name for p in tmp_path.rglob("*"))
+    code, out, err = cli(*arguments)
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1, err
+    assert names in err
+    assert offers in err
+    assert sorted(p.name for p in tmp_path.rglob("*")) == before
+
+
+def test_divergence_is_told_and_what_is_good_is_kept(cli, tmp_path):
+    code, _out, err = cli(
+        "run", "fedavg", *QUICK, "--rounds", "60", "--lr", "1e30", "--out", "d", "--weights", "uniform"
+    )
+    assert code == 1
+    assert err.count("\n") == 1
+    assert "diverged in round" in err
+    assert "smaller rate" in err
+
+
+@pytest.mark.parametrize("moment", ["begin", "end"])
+def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(cli, tmp_path, monkeypatch, moment):
+    import errno
+    import os
+
+    from fedbc import storage
+
+    allowed = 0 if moment == "begin" else 1  # the specification still fits, the checkpoint does not
+    written = []
+    real = os.fsync
+
+    def fsync(handle):
+        written.append(handle)
+        if len(written) > allowed:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(handle)
+
+    monkeypatch.setattr(storage.os, "fsync", fsync)
+    code, _, err = cli("run", *QUICK, "--out", "full")
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "the disk is full" in err
+    left = [p.name for p in tmp_path.rglob("*") if p.is_file()]
+    assert left == ([] if moment == "begin" else ["spec.json"])

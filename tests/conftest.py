@@ -1,0 +1,33 @@
+"""Shared by all tests: settings of hypothesis and small federations."""
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+import fedbc
+
+settings.register_profile("default", deadline=None, max_examples=60)
+settings.load_profile("default")
+
+
+def small_federation(sizes=(7, 23, 12, 40, 5), *, features=4, classes=3, test=6, seed=0):
+    """A few devices with ragged sizes; each labels by a model of its own, so that they disagree."""
+    rng = np.random.default_rng(seed)
+    train, held = [], []
+    for n in sizes:
+        w = rng.normal(size=(features, classes))
+        x = rng.normal(rng.normal(size=features), 1, (n + test, features))
+        y = np.argmax(x @ w, axis=1)
+        train.append((x[:n], y[:n]))
+        held.append((x[n:], y[n:]))
+    return fedbc.data.federation(train, held, classes=classes, name="small")
+
+
+@pytest.fixture
+def small():
+    return small_federation()
+
+
+@pytest.fixture
+def tiny_model():
+    return fedbc.models.logistic(4, 3)
