@@ -105,7 +105,24 @@ def test_data_show_draws_the_partition(cli, tmp_path):
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_fine_tuning_and_evaluations_from_the_command_line(cli, tmp_path):
+    code, out, err = cli(
+        "run", *QUICK, "--fine-tune", "steps=2,lr=0.1,on=test", "--evaluate", "global,local,gradient", "--out", "o"
+    )
+    assert (code, err) == (0, "")
+    assert "TEST data" in out
+    result = fedbc.load(tmp_path / "o")
+    assert result.history["gradient_sqnorm_mean"].notna().all()
+    assert result.history["finetuned_on_test_accuracy"].notna().all()
+    assert result.spec["run"]["fine_tune"] == {"steps": 2, "lr": 0.1, "on": "test"}
+    assert cli("run", "--resume", "o", "--rounds", "3", "--quiet") == (0, "", "")
+
+
 BAD = [
+    (["run", "--fine-tune", "often"], "fine_tune has 'often'", "steps=1"),
+    (["run", "--fine-tune", "step=1"], "fine_tune: argument='step' is unknown", "did you mean 'steps'?"),
+    (["run", "--fine-tune", "on=validation"], "fine_tune on='validation' is unknown", "train"),
+    (["run", "--evaluate", "globel"], "evaluate='globel' is unknown", "did you mean 'global'?"),
     (["run", "fedbk"], "algorithm='fedbk' is unknown", "did you mean 'fedbc'?"),
     (["run", "--data", "sinthetic"], "data='sinthetic' is unknown", "did you mean 'synthetic'?"),
     (["run", "--model", "logistik"], "model='logistik' is unknown", "did you mean 'logistic'?"),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from fedbc.errors import InputError
-from fedbc.experiments.catalog import CATALOG, Option
+from fedbc.experiments.catalog import CATALOG, Option, argument_help
 from fedbc.experiments.spec import RUN_OPTIONS
 from fedbc.simulation.simulate import simulate
 
@@ -62,7 +61,6 @@ def _flags() -> list[Flag]:
     flags = [
         Flag("run", name, _dashed(name), {"": Option(name, str(p.annotation), p.default, _run_help(name))})
         for name, p in RUN_OPTIONS.items()
-        if name != "evaluate"
     ]
     for part, prefix in (("algorithm", "--"), ("data", "--"), ("model", "--model-")):
         owners: dict[str, dict[str, Option]] = {}
@@ -87,9 +85,7 @@ def _dashed(name: str) -> str:
 
 
 def _run_help(name: str) -> str:
-    doc = inspect.getdoc(simulate) or ""
-    lines = [line for line in doc.split("\n") if line.startswith(f"{name}: ")]
-    return lines[0].split(": ", 1)[1].rstrip(".") if lines else ""
+    return argument_help(simulate, name)
 
 
 FLAGS = _flags()

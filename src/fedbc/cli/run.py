@@ -83,7 +83,7 @@ def run_command(
         jobs = {name: (parent / name if len(specs) > 1 else parent, spec) for name, spec in specs.items()}
     built = _built(jobs)
     for name, (_, spec) in jobs.items():
-        check_run(*built[name], **spec.to_dict()["run"])
+        check_run(*built[name], **spec.run_arguments())
     if resume is None:
         storage.refuse_existing(parent)
         for folder, spec in jobs.values():

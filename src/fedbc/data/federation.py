@@ -133,7 +133,7 @@ def _join(which: str, pairs: Sequence[Pair]) -> Split:
             x, y = pair
         except (TypeError, ValueError):
             raise InputError(f"{which}[{i}] is not a pair (x, y)") from None
-        x, y = _canonical(np.asarray(x)), _canonical(np.asarray(y))
+        x, y = canonical(np.asarray(x)), canonical(np.asarray(y))
         if x.dtype == object or y.dtype == object:
             raise InputError(f"{which}[{i}] is not made of numbers: give arrays of one numeric type")
         if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
@@ -153,7 +153,7 @@ def _join(which: str, pairs: Sequence[Pair]) -> Split:
     return Split(np.concatenate([xs[i] for i in filled]), np.concatenate([ys[i] for i in filled]), offsets)
 
 
-def _canonical(a: Array) -> Array:
+def canonical(a: Array) -> Array:
     """Floating-point arrays in the width JAX computes in; other types as they are."""
     if np.issubdtype(a.dtype, np.floating):
         return a.astype(np.float64 if jax.config.jax_enable_x64 else np.float32)  # type: ignore[attr-defined]
@@ -179,7 +179,8 @@ def _check_finite(which: str, what: str, a: Array, offsets: Array) -> None:
     finite = np.isfinite(a)
     if not finite.all():
         row = int(np.argwhere(~finite)[0][0])
+        device = _device_of(row, offsets)
         raise InputError(
-            f"{which}[{_device_of(row, offsets)}] has NaN or Inf in {what} (row {row - offsets[_device_of(row, offsets)]} "
-            "of that device): all values must be finite"
+            f"{which}[{device}] has NaN or Inf in {what} (row {row - offsets[device]} of that device): "
+            "all values must be finite"
         )

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fedbc import checks
-from fedbc.data.federation import Federation, Split, _canonical, from_splits
+from fedbc.data.federation import Federation, Split, canonical, from_splits
 from fedbc.errors import InputError
 
 Rows = np.ndarray
@@ -270,7 +270,7 @@ def from_partition(
 def _gather(x: np.ndarray, y: np.ndarray, parts: list[Rows]) -> Split:
     rows = np.concatenate(parts)
     offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
-    return Split(_canonical(x[rows]), _canonical(y[rows]), offsets)
+    return Split(canonical(x[rows]), canonical(y[rows]), offsets)
 
 
 def _labels(labels: Any, devices: object) -> np.ndarray:

@@ -42,6 +42,10 @@ class Option:
             return None
         if "Sequence[float]" in kinds and "," in text:
             return tuple(_number(self.name, part, float) for part in text.split(","))
+        if "Sequence[str]" in kinds:
+            return tuple(text.split(","))
+        if "FineTune" in kinds:
+            return dict(_assignment(self.name, part) for part in text.split(","))
         for kind, parser in (("int", int), ("float", float)):
             if kind in kinds:
                 try:
@@ -54,6 +58,18 @@ class Option:
         if "None" in kinds:
             wanted += ", or none"
         raise InputError(f"{self.name}={text!r} is not accepted: give {wanted}")
+
+
+def _assignment(name: str, text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"{name} has {text!r}: give assignments separated by commas, such as steps=1,lr=0.01,on=train")
+    for parser in (int, float):
+        try:
+            return key, parser(value)
+        except ValueError:
+            continue
+    return key, value
 
 
 def _number(name: str, text: str, parser: type) -> Any:
@@ -89,13 +105,17 @@ def _of_dataclass(kind: str, name: str, cls: Any) -> Entry:
 
 
 def _of_function(kind: str, function: Callable[..., Any]) -> Entry:
-    doc = inspect.getdoc(function) or ""
-    options = {}
-    for p in inspect.signature(function).parameters.values():
-        found = re.search(rf"^{p.name}: (.+(?:\n {{4,}}.+)*)", doc, re.MULTILINE)
-        text = re.sub(r"\s+", " ", found.group(1)) if found else ""
-        options[p.name] = Option(p.name, str(p.annotation), p.default, text)
+    options = {
+        p.name: Option(p.name, str(p.annotation), p.default, argument_help(function, p.name))
+        for p in inspect.signature(function).parameters.values()
+    }
     return Entry(kind, function.__name__, function, _first_line(function), options)
+
+
+def argument_help(function: Callable[..., Any], name: str) -> str:
+    """What a function's docstring says of an argument, in a paragraph that starts with its name and a colon."""
+    found = re.search(rf"^{name}: (.+(?:\n {{4,}}.+)*)", inspect.getdoc(function) or "", re.MULTILINE)
+    return re.sub(r"\s+", " ", found.group(1)).rstrip(".") if found else ""
 
 
 def _first_line(thing: Any) -> str:

@@ -52,7 +52,7 @@ def carry_out(
 
     A run that is interrupted or diverges writes what it has; the exception goes on with the result.
     """
-    run = dict(spec.to_dict()["run"])
+    run = spec.run_arguments()
     if is_finished(folder):
         done = load(folder)
         if done.rounds >= run["rounds"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import tomllib
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedbc.algorithms.finetune import FineTune
 from fedbc.errors import InputError, unknown
 from fedbc.experiments.catalog import entry
 from fedbc.simulation.simulate import simulate
@@ -19,7 +21,7 @@ USUAL_MODEL = {"synthetic": "logistic", "mnist": "mlp", "cifar10": "cnn", "shake
 RUN_OPTIONS = {
     name: p
     for name, p in inspect.signature(simulate).parameters.items()
-    if name in {"rounds", "epochs", "batch_size", "sample", "seed", "evaluate", "evaluate_every", "lanes"}
+    if name in {"rounds", "epochs", "batch_size", "sample", "seed", "evaluate", "evaluate_every", "fine_tune", "lanes"}
 }
 """The arguments of `simulate` that a specification holds."""
 
@@ -83,6 +85,23 @@ class RunSpec:
         full["run"] = {k: p.default for k, p in RUN_OPTIONS.items()} | dict(self.run)
         full["run"]["evaluate"] = list(full["run"]["evaluate"])
         return full
+
+    def run_arguments(self) -> dict[str, Any]:
+        """The arguments of `simulate` besides algorithm, model and federation."""
+        run = self.to_dict()["run"]
+        how = run["fine_tune"]
+        return run | {"fine_tune": fine_tune_from(how) if how is not None else None}
+
+
+def fine_tune_from(table: object) -> FineTune:
+    """Fine-tuning from a table such as { steps = 1, lr = 0.01, on = "train", of = "local" }."""
+    names = [f.name for f in dataclasses.fields(FineTune)]
+    if not isinstance(table, Mapping):
+        raise InputError(f"fine_tune={table!r} is not accepted: give a table with some of {', '.join(names)}")
+    for name in table:
+        if name not in names:
+            raise unknown("fine_tune: argument", name, names)
+    return FineTune(**table)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -151,6 +151,7 @@ class Simulation:
             seed=seed,
             evaluate=evaluate,
             evaluate_every=evaluate_every,
+            fine_tune=fine_tune,
             lanes=lanes,
         )
         lanes = min(lanes or runtime.default_lanes(), sample or federation.devices)
@@ -341,6 +342,7 @@ def check_run(
     seed: int = 0,
     evaluate: Sequence[str] = DEFAULT,
     evaluate_every: int = 1,
+    fine_tune: FineTune | None = None,
     lanes: int | None = None,
 ) -> None:
     """Raise an InputError if `simulate` could not be run with these arguments; computes next to nothing."""
@@ -357,6 +359,8 @@ def check_run(
     checks.integer("evaluate_every", evaluate_every, at_least=1)
     if batch_size is not None:
         checks.integer("batch_size", batch_size, at_least=1)
+    if fine_tune is not None and not isinstance(fine_tune, FineTune):
+        raise InputError(f"fine_tune={fine_tune!r} is not accepted: give a fedbc.FineTune")
     if lanes is not None:
         checks.integer("lanes", lanes, at_least=1)
     if sample is not None:
