@@ -211,3 +211,26 @@ def test_labels_may_sit_on_devices_without_test_examples(tiny_model, small):
     result = fedbc.simulate(FEDBC, tiny_model, federation, **SETTING)
     assert result.history["local_accuracy"].notna().all()
     assert result.history["worst_accuracy"].notna().all()
+
+
+def test_a_centralised_run_trains_on_all_data_and_is_measured_on_every_device(small, tiny_model):
+    result = fedbc.simulate(fedbc.FedAvg(lr=0.1), tiny_model, small, rounds=3, batch_size=None, pooled=True, seed=1)
+    x, y = small.train.x.astype(float), small.train.y
+    initial = tiny_model.init(_initial_key(1))
+    w, b = (np.asarray(initial[name], float) for name in ("w", "b"))
+    for _ in range(3):
+        p = np.exp(x @ w + b)
+        p /= p.sum(1, keepdims=True)
+        p[np.arange(len(y)), y] -= 1
+        w, b = w - 0.1 * x.T @ p / len(y), b - 0.1 * p.mean(0)
+    np.testing.assert_allclose(result.global_model["w"], w, rtol=1e-4, atol=1e-5)
+    right = (small.test.x @ result.global_model["w"] + result.global_model["b"]).argmax(1) == small.test.y
+    last = result.history.iloc[-1]
+    assert last.accuracy_variance == pytest.approx(right.reshape(5, 6).mean(1).var())
+    assert last.local_accuracy == pytest.approx(last.global_accuracy)
+
+
+def _initial_key(seed):
+    from fedbc.simulation.schedule import INIT, generator
+
+    return jax.random.key(int(generator(seed, INIT).integers(2**31)))

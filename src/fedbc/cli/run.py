@@ -127,7 +127,8 @@ def _target(out: Path | None, specs: dict[str, RunSpec]) -> Path:
     if out is not None:
         return out
     first = next(iter(specs.values()))
-    return runs.next_free(Path("runs"), f"{'-'.join(specs)}-{first.data['name']}")
+    pooled = "-pooled" if first.run.get("pooled") else ""
+    return runs.next_free(Path("runs"), f"{'-'.join(specs)}-{first.data['name']}{pooled}")
 
 
 def _resumed(folder: Path, others: dict[str, Any], values: dict[str, Any]) -> Jobs:

@@ -2,7 +2,7 @@
 
 from fedbc.data import partition
 from fedbc.data.cifar10 import cifar10
-from fedbc.data.federation import Federation, Split, federation
+from fedbc.data.federation import Federation, Split, federation, pooled
 from fedbc.data.mnist import mnist
 from fedbc.data.partition import from_partition
 from fedbc.data.picture import picture
@@ -19,6 +19,7 @@ __all__ = [
     "mnist",
     "partition",
     "picture",
+    "pooled",
     "shakespeare",
     "synthetic",
 ]

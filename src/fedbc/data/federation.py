@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -47,7 +47,8 @@ class Federation:
     `x` may be stored in a compact form (bytes of an image, the position of a window in a text):
     `decode(shared, x)` turns a batch of stored rows into what the model takes, inside the compiled step;
     `shared` holds arrays that all devices need for it. `augment(key, x)`, if given, is applied to decoded
-    training batches only. `classes` is the number of labels, None for regression.
+    training batches only. `classes` is the number of labels, None for regression. `origin` is the federation that was
+    pooled, if any: the global model's spread over devices is measured on its devices.
     """
 
     train: Split
@@ -58,6 +59,7 @@ class Federation:
     decode: Callable[[Shared, jax.Array], jax.Array] = as_stored
     augment: Callable[[jax.Array, jax.Array], jax.Array] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    origin: Federation | None = None
 
     @property
     def devices(self) -> int:
@@ -67,6 +69,21 @@ class Federation:
     def __repr__(self) -> str:
         n, m = len(self.train.y), len(self.test.y)
         return f"Federation({self.name}: {self.devices} devices, {n} training and {m} test examples)"
+
+
+def pooled(federation: Federation) -> Federation:
+    """All devices' data on one device: what a centralised run trains on, the other end of the scale from local-only."""
+
+    def joined(split: Split) -> Split:
+        return Split(split.x, split.y, np.asarray([0, len(split.y)]))
+
+    return replace(
+        federation,
+        train=joined(federation.train),
+        test=joined(federation.test),
+        name=f"{federation.name}, pooled",
+        origin=federation,
+    )
 
 
 Pair = tuple[Any, Any]

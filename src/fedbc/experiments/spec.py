@@ -21,7 +21,19 @@ USUAL_MODEL = {"synthetic": "logistic", "mnist": "mlp", "cifar10": "cnn", "shake
 RUN_OPTIONS = {
     name: p
     for name, p in inspect.signature(simulate).parameters.items()
-    if name in {"rounds", "epochs", "batch_size", "sample", "seed", "evaluate", "evaluate_every", "fine_tune", "lanes"}
+    if name
+    in {
+        "rounds",
+        "epochs",
+        "batch_size",
+        "sample",
+        "pooled",
+        "seed",
+        "evaluate",
+        "evaluate_every",
+        "fine_tune",
+        "lanes",
+    }
 }
 """The arguments of `simulate` that a specification holds."""
 

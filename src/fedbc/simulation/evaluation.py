@@ -70,9 +70,11 @@ class Evaluator:
         """What `what` asks for, as columns of history."""
         z = self.algorithm.global_model(server)
         row: Row = {}
-        z_test = self.test.by_device(*self.test.one(z, self.test_data))
+        answers = self.test.one(z, self.test_data)
+        z_test = self.test.by_device(*answers)
         if "global" in self.what:
-            row |= metrics.global_row(z_test, self.federation.train.sizes)
+            spread = self.federation.origin or self.federation
+            row |= metrics.global_row(self.test.by_device(*answers, spread.test), spread.train.sizes)
         else:
             row["global_test_loss"] = z_test.loss.sum() / z_test.examples.sum()
         z_train = None

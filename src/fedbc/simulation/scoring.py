@@ -63,11 +63,12 @@ class Scorer:
         stacked = jax.tree.map(lambda a: jnp.broadcast_to(a, (self.lanes, 1, *a.shape)), params)
         right, loss = self._run(stacked, self.all_rows, data, self.size)
         rows = len(self.split.y)
-        return (np.asarray(a).reshape(-1)[:rows] for a in (right, loss))  # type: ignore[return-value]
+        return np.asarray(right).reshape(-1)[:rows], np.asarray(loss).reshape(-1)[:rows]
 
-    def by_device(self, right: Array, loss: Array) -> Sums:
-        """Sum one value a row over each device's rows."""
-        return Sums(_segment_sums(right, self.split.offsets), _segment_sums(loss, self.split.offsets), self.split.sizes)
+    def by_device(self, right: Array, loss: Array, split: Split | None = None) -> Sums:
+        """Sum one value a row over each device's rows; `split` may divide the same rows in another way."""
+        split = split or self.split
+        return Sums(_segment_sums(right, split.offsets), _segment_sums(loss, split.offsets), split.sizes)
 
     def own(self, states_of: Any, devices: Array, data: Data) -> Sums:
         """Each device's own model on its own rows; `states_of(places)` gives the models for (lanes, depth) devices."""

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from fedbc import checks, runtime, storage, trees
+from fedbc import checks, data, runtime, storage, trees
 from fedbc.algorithms.base import Algorithm, Context
 from fedbc.algorithms.finetune import FineTune
 from fedbc.data.federation import Federation
@@ -46,6 +46,7 @@ def simulate(
     epochs: int = 1,
     batch_size: int | None = 20,
     sample: int | None = None,
+    pooled: bool = False,
     seed: int = 0,
     evaluate: Sequence[str] = DEFAULT,
     evaluate_every: int = 1,
@@ -63,6 +64,7 @@ def simulate(
     epochs: passes of each sampled device over its data in a round (E); for full-batch descent the local steps K.
     batch_size: examples a local step; None is full-batch gradient descent.
     sample: devices that take part in a round, drawn uniformly without replacement; None is all of them.
+    pooled: train on all devices' data as if one device had them: a centralised run, for comparison.
     seed: determines the initial model, the samples and the batches; a run is a function of it.
     evaluate: what to measure: "global" (z on the test sets), "local" (x_i on its own), "train" (z's training loss),
         "gradient" (‖∇f(z)‖²), "lagrangian" (its value, drift and violation over all devices); columns of `metrics`.
@@ -83,6 +85,7 @@ def simulate(
         epochs=epochs,
         batch_size=batch_size,
         sample=sample,
+        pooled=pooled,
         seed=seed,
         evaluate=evaluate,
         evaluate_every=evaluate_every,
@@ -134,6 +137,7 @@ class Simulation:
         epochs: int = 1,
         batch_size: int | None = 20,
         sample: int | None = None,
+        pooled: bool = False,
         seed: int = 0,
         evaluate: Sequence[str] = DEFAULT,
         evaluate_every: int = 1,
@@ -148,12 +152,15 @@ class Simulation:
             epochs=epochs,
             batch_size=batch_size,
             sample=sample,
+            pooled=pooled,
             seed=seed,
             evaluate=evaluate,
             evaluate_every=evaluate_every,
             fine_tune=fine_tune,
             lanes=lanes,
         )
+        if pooled:
+            federation = data.pooled(federation)
         lanes = min(lanes or runtime.default_lanes(), sample or federation.devices)
 
         self.algorithm, self.model, self.federation = algorithm, model, federation
@@ -193,6 +200,7 @@ class Simulation:
                 "epochs": epochs,
                 "batch_size": batch_size,
                 "sample": sample,
+                "pooled": pooled,
                 "seed": seed,
                 "evaluate": list(evaluate),
                 "evaluate_every": evaluate_every,
@@ -339,6 +347,7 @@ def check_run(
     epochs: int = 1,
     batch_size: int | None = None,
     sample: int | None = None,
+    pooled: bool = False,
     seed: int = 0,
     evaluate: Sequence[str] = DEFAULT,
     evaluate_every: int = 1,
@@ -364,6 +373,10 @@ def check_run(
     if lanes is not None:
         checks.integer("lanes", lanes, at_least=1)
     if sample is not None:
+        if pooled:
+            raise InputError(
+                f"sample={sample} cannot be given with pooled=True: there is one device, with all the data"
+            )
         checks.integer("sample", sample, at_least=1)
         if sample > federation.devices:
             raise InputError(
@@ -372,7 +385,7 @@ def check_run(
             )
     for what in evaluate:
         checks.choice("evaluate", what, EVALUATIONS)
-    algorithm.check_population(federation.devices)
+    algorithm.check_population(1 if pooled else federation.devices)
     _check_fit(model, federation)
 
 
