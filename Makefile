@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --build-constraint constraints.txt
 
+# Compiled programs stay within the project, too.
+export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/compiled
+
 .PHONY: run test check format lock clean
 
 run: $(VENV)/.run
@@ -43,4 +46,4 @@ lock:
 	rm -rf .venv-lock
 
 clean:
-	rm -rf $(VENV) .venv-lock .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) .cache .venv-lock .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -16,40 +16,40 @@ from fedbc import trees
 from fedbc.algorithms.base import Context
 from fedbc.errors import DeviceError
 from fedbc.simulation.batches import Data
-from fedbc.simulation.engine import Engine, LaneInput, Trained
+from fedbc.simulation.engine import Engine, Facts, Trained, lane_input
+from fedbc.simulation.packing import Packed
 from fedbc.simulation.schedule import Plan
 
 T = TypeVar("T")
 
 
-def train_by_hand(engine: Engine, server: Any, states: Any, fresh: Any, plan: Plan, data: Data, key: Any) -> Trained:
+def train_by_hand(engine: Engine, server: Any, states: Packed, fresh: Any, plan: Plan, data: Data, key: Any) -> Trained:
     """Engine.train in plain Python."""
-    algorithm = engine.algorithm
-    states = jax.tree.map(np.array, states)
-    info: dict[str, np.ndarray] = {}
-    total = None
+    algorithm, packing = engine.algorithm, engine.packing
     key = jax.random.fold_in(key, plan.round)
-    lanes = LaneInput(states, fresh, plan.counts, plan.devices, plan.examples, plan.steps, plan.first, plan.rows)
+    lanes = lane_input(states, fresh, plan)
+    total, info = None, None
     for lane, place in zip(*plan.places, strict=True):
         here = jax.tree.map(lambda a, lane=lane: jnp.asarray(a[lane]), lanes)
-        context = Context(here.index[place], here.examples[place], here.steps[place])
-        stage = _Stage(plan.round, int(context.index))
-        state = jax.tree.map(lambda a, place=place: a[place], here.states)
-        if fresh[lane, place]:
+        facts = Facts(*here.facts[place])
+        context = Context(facts.index, facts.examples, facts.steps)
+        stage = _Stage(plan.round, int(facts.index))
+        state = packing.unpack({kind: rows[place] for kind, rows in here.states.items()})
+        if facts.fresh:
             state = stage("init_device", algorithm.init_device, algorithm.global_model(server), context)
         carry = stage("begin", algorithm.begin, algorithm.broadcast(server), state, context)
-        own_key = jax.random.fold_in(key, context.index)
-        for k in range(int(context.steps)):
-            batch = stage(f"batch of step {k}", engine.batch, here, place, context, data, own_key, jnp.asarray(k))
+        own_key = jax.random.fold_in(key, facts.index)
+        for k in range(int(facts.steps)):
+            batch = stage(f"batch of step {k}", engine.batch, here, facts, data, own_key, jnp.asarray(k))
             carry = stage(f"step {k}", algorithm.step, engine.loss, carry, batch)
         done = stage("finish", algorithm.finish, carry)
         total = done.summand if total is None else trees.add(total, done.summand)
-        for stack, new in zip(jax.tree.leaves(states), jax.tree.leaves(done.device), strict=True):
-            stack[lane, place] = new
-        for name, value in done.info.items():
-            info.setdefault(name, np.zeros(plan.devices.shape, np.asarray(value).dtype))[lane, place] = value
-    population = jnp.asarray(engine.population, float)
-    return Trained(algorithm.update(server, total, population), states, info)  # type: ignore[arg-type]
+        for kind, row in packing.pack(done.device).items():
+            states[kind][lane, place] = row
+        engine.info_names = tuple(done.info)
+        info = np.zeros((*plan.devices.shape, len(done.info))) if info is None else info
+        info[lane, place] = list(done.info.values())
+    return engine.conclude(server, total, states, info)
 
 
 class _Stage:

@@ -19,25 +19,34 @@ from fedbc.data.federation import Federation
 from fedbc.models.base import Model
 from fedbc.simulation import batches
 from fedbc.simulation.local import train_device
+from fedbc.simulation.packing import Packed, Packing
 from fedbc.simulation.schedule import Batching, Plan
 
 Array = jax.Array
 
 
 class LaneInput(NamedTuple):
-    """What one lane works through; arrays (of the host or of JAX) have a leading axis of places,
-    `rows` one of table rows."""
+    """What one lane works through: arrays of the host or of JAX, few of them because each costs time to move."""
 
-    states: Any
-    fresh: Any
-    """whether the device takes part for the first time"""
-    taken: Any
-    """how many places are taken"""
+    states: Packed
+    """(places, width): device states, packed"""
+    facts: Any
+    """(places, 5): Facts of the devices"""
+    rows: Any
+    """(length, batch_size): row numbers of the training data"""
+
+
+class Facts(NamedTuple):
+    """The columns of LaneInput.facts."""
+
     index: Any
+    """-1 where a place is empty"""
     examples: Any
     steps: Any
     first: Any
-    rows: Any
+    """the first row of the device in the table, or in the data"""
+    fresh: Any
+    """1 if the device takes part for the first time"""
 
 
 class Trained(NamedTuple):
@@ -45,9 +54,11 @@ class Trained(NamedTuple):
 
     server: Any
     states: Any
-    """new device states, (lanes, places, ...)"""
+    """new device states, packed, (lanes, places, width)"""
     info: Any
-    """diagnostics, each (lanes, places)"""
+    """diagnostics, (lanes, places, number of them); `Engine.info_names` has their names"""
+    finite: Any
+    """whether the new global model has no infinite or undefined value"""
 
 
 class Engine:
@@ -65,6 +76,10 @@ class Engine:
             self.loss = batches.whole_loss_on(model, federation, int(federation.train.sizes.max()))
         else:
             self.loss = batches.loss_on(model)
+        params = jax.eval_shape(model.init, jax.random.key(0))
+        self.state_shapes = jax.eval_shape(algorithm.init_device, params, no_context())
+        self.packing = Packing(self.state_shapes)
+        self.info_names: tuple[str, ...] = ()
         self.compilations = 0
         self._round = jax.jit(self._round_on_lanes)
 
@@ -72,10 +87,9 @@ class Engine:
         """Place a pytree on every lane's device."""
         return jax.device_put(tree, self.everywhere)
 
-    def train(self, server: Any, states: Any, fresh: np.ndarray, plan: Plan, data: batches.Data, key: Array) -> Trained:
+    def train(self, server: Any, states: Packed, fresh: Any, plan: Plan, data: batches.Data, key: Array) -> Trained:
         """Run one round; returns at once, the arrays are ready later."""
-        lanes = LaneInput(states, fresh, plan.counts, plan.devices, plan.examples, plan.steps, plan.first, plan.rows)
-        return self._round(server, lanes, data, key, np.int32(plan.round))
+        return self._round(server, lane_input(states, fresh, plan), data, key, np.int32(plan.round))
 
     def _round_on_lanes(self, server: Any, lanes: LaneInput, data: batches.Data, key: Array, round: Array) -> Trained:
         self.compilations += 1  # this line runs only while JAX traces the function
@@ -90,69 +104,92 @@ class Engine:
                 total, states, info = jax.vmap(lambda lane: self._lane(server, lane, data, key))(lanes)
                 total = jax.tree.map(lambda a: a.sum(0), total)
             total = jax.lax.psum(total, "lane")
-            population = jnp.asarray(self.population, float)
-            return Trained(self.algorithm.update(server, total, population), states, info)
+            return self.conclude(server, total, states, info)
 
         return jax.shard_map(
             on_device,
             mesh=self.mesh,
             in_specs=(everywhere, by_lane, everywhere, everywhere, everywhere),
-            out_specs=Trained(everywhere, by_lane, by_lane),
+            out_specs=Trained(everywhere, by_lane, by_lane, everywhere),
             check_vma=False,
         )(server, lanes, data, key, round)
 
-    def _lane(self, server: Any, lane: LaneInput, data: batches.Data, key: Array) -> tuple[Any, Any, dict[str, Array]]:
+    def conclude(self, server: Any, total: Any, states: Packed, info: Any) -> Trained:
+        """The server's part of a round."""
+        server = self.algorithm.update(server, total, jnp.asarray(self.population, float))
+        leaves = jax.tree.leaves(self.algorithm.global_model(server))
+        return Trained(server, states, info, jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves])))
+
+    def _lane(self, server: Any, lane: LaneInput, data: batches.Data, key: Array) -> tuple[Any, Packed, Array]:
         """Train the lane's devices one after the other; their summands' total, new states and diagnostics."""
         algorithm = self.algorithm
         message = algorithm.broadcast(server)
         z = algorithm.global_model(server)
 
-        def device(place: Array, sofar: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        def device(place: Array, sofar: tuple[Any, Packed, Array]) -> tuple[Any, Packed, Array]:
             total, states, info = sofar
-            context = Context(lane.index[place], lane.examples[place], lane.steps[place])
-            kept = jax.tree.map(lambda a: a[place], states)
-            state = trees.where(lane.fresh[place], algorithm.init_device(z, context), kept)
+            facts = Facts(*lane.facts[place])
+            context = Context(facts.index, facts.examples, facts.steps)
+            kept = self.packing.unpack({kind: rows[place] for kind, rows in states.items()})
+            state = trees.where(facts.fresh > 0, algorithm.init_device(z, context), kept)
             own_key = jax.random.fold_in(key, context.index)
 
             def batch(k: Array) -> Any:
-                return self.batch(lane, place, context, data, own_key, k)
+                return self.batch(lane, facts, data, own_key, k)
 
             done = train_device(algorithm, self.loss, batch, message, state, context)
+            packed = self.packing.pack(done.device)
             return (
                 trees.add(total, done.summand),
-                jax.tree.map(lambda a, new: a.at[place].set(new), states, done.device),
-                jax.tree.map(lambda a, new: a.at[place].set(new), info, done.info),
+                {kind: rows.at[place].set(packed[kind]) for kind, rows in states.items()},
+                info.at[place].set(self._info_row(done.info)),
             )
 
-        summand, info = self._shapes(server, lane)
+        summand, info = self._shapes(server)
         empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), summand)
-        blank = jax.tree.map(lambda s: jnp.zeros((len(lane.index), *s.shape), s.dtype), info)
-        return jax.lax.fori_loop(0, lane.taken, device, (empty, lane.states, blank))
+        self.info_names = tuple(info)
+        blank = jnp.zeros((len(lane.facts), len(info)))
+        taken = jnp.sum(lane.facts[:, 0] >= 0)
+        return jax.lax.fori_loop(0, taken, device, (empty, lane.states, blank))
 
-    def batch(self, lane: LaneInput, place: Array, context: Context, data: batches.Data, key: Array, k: Array) -> Any:
-        """What step k of the device at this place takes: a batch, or a tuple of them."""
+    def _info_row(self, info: dict[str, Array]) -> Array:
+        return jnp.stack([jnp.asarray(info[name], float) for name in self.info_names])
+
+    def batch(self, lane: LaneInput, facts: Facts, data: batches.Data, key: Array, k: Array) -> Any:
+        """What step k of a device takes: a batch, or a tuple of them."""
         key = jax.random.fold_in(key, k)
-        first, number = lane.first[place], self.batching.per_step
+        first, number = facts.first, self.batching.per_step
         parts: list[Any]
         if self.batching.batch_size is None:
-            parts = [batches.WholeDevice(data, first, context.examples.astype(float), key)] * number
+            parts = [batches.WholeDevice(data, first, facts.examples.astype(float), key)] * number
         else:
             parts = [
                 self.gather(data, lane.rows[first + number * k + j], jax.random.fold_in(key, j)) for j in range(number)
             ]
         return parts[0] if number == 1 else tuple(parts)
 
-    def _shapes(self, server: Any, lane: LaneInput) -> tuple[Any, Any]:
+    def _shapes(self, server: Any) -> tuple[Any, Any]:
         """Shapes of a summand and of the diagnostics, found without computing."""
         algorithm = self.algorithm
 
         def outcome() -> tuple[Any, Any]:
-            context = Context(lane.index[0], lane.examples[0], lane.steps[0])
+            context = no_context()
             state = algorithm.init_device(algorithm.global_model(server), context)
             done = algorithm.finish(algorithm.begin(algorithm.broadcast(server), state, context))
             return done.summand, done.info
 
         return jax.eval_shape(outcome)
+
+
+def lane_input(states: Packed, fresh: Any, plan: Plan) -> LaneInput:
+    """A plan and its devices' states, laid out for the lanes."""
+    facts = np.stack([plan.devices, plan.examples, plan.steps, plan.first, fresh.astype(np.int32)], axis=-1)
+    return LaneInput(states, facts, plan.rows)
+
+
+def no_context() -> Context:
+    """A context to find shapes with."""
+    return Context(jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32), jnp.ones((), jnp.int32))
 
 
 def lane_mesh(lanes: int) -> Mesh:

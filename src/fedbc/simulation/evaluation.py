@@ -109,8 +109,8 @@ class Evaluator:
         """A function from (lanes, depth) devices to their own models; z for those that never took part."""
 
         def models(places: Array) -> Any:
-            states, fresh = store.take(places)
-            own = jax.vmap(jax.vmap(self.algorithm.local_model))(states)
+            rows, fresh = store.take(places)
+            own = jax.vmap(jax.vmap(self.algorithm.local_model))(store.packing.unpack(rows))
             return jax.tree.map(lambda x, zz: jnp.where(fresh.reshape(fresh.shape + (1,) * zz.ndim), zz, x), own, z)
 
         return models

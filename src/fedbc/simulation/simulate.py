@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
 from fedbc import checks, data, runtime, storage, trees
-from fedbc.algorithms.base import Algorithm, Context
+from fedbc.algorithms.base import Algorithm
 from fedbc.algorithms.finetune import FineTune
 from fedbc.data.federation import Federation
 from fedbc.errors import Diverged, InputError, Interrupted
@@ -171,9 +170,7 @@ class Simulation:
         params = model.init(jax.random.key(int(generator(seed, INIT).integers(2**31))))
         self.server = self.engine.put(algorithm.init_server(params))
         self.key = self.engine.put(jax.random.key(int(generator(seed, NOISE).integers(2**31))))
-        self.store = DeviceStore(
-            jax.eval_shape(lambda: algorithm.init_device(params, _no_context())), federation.devices
-        )
+        self.store = DeviceStore(self.engine.state_shapes, federation.devices)
         self.train_data = batches.place(federation.train, federation.shared, self.engine.everywhere)
         self.evaluator = Evaluator(
             algorithm,
@@ -228,8 +225,6 @@ class Simulation:
         row: Row = {"round": number}
         if number % self.evaluate_every == 0 or last:
             row |= self.evaluator.row(trained.server, self.store, self.history)
-            if not np.isfinite(row["global_test_loss"]):
-                raise self._diverged(number, None)
         row |= {
             "drift": float(rows["drift"].mean()),
             "local_loss": float(rows["loss"].mean()),
@@ -243,11 +238,14 @@ class Simulation:
 
     def _device_rows(self, plan: Plan, trained: Trained) -> dict[str, np.ndarray]:
         lane, place = plan.places
-        info = {name: np.asarray(values, float)[lane, place] for name, values in trained.info.items()}
+        columns = np.asarray(trained.info, float)[lane, place].T
+        info = dict(zip(self.engine.info_names, columns, strict=True))
         devices, examples = plan.devices[lane, place], plan.examples[lane, place]
         finite = np.isfinite(info["drift"]) & np.isfinite(info["loss"]) & np.isfinite(info["weight"])
         if not finite.all():
             raise self._diverged(plan.round, int(devices[np.argmin(finite)]))
+        if not trained.finite:
+            raise self._diverged(plan.round, None)
         weight = info.pop("weight")
         total = weight.sum()
         return {
@@ -332,10 +330,6 @@ def _concatenated(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 def _under(prefix: str, arrays: storage.Arrays) -> storage.Arrays:
     return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
-
-
-def _no_context() -> Context:
-    return Context(jnp.zeros((), int), jnp.ones((), int), jnp.ones((), int))
 
 
 def check_run(
