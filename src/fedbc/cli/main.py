@@ -11,6 +11,7 @@ from fedbc import __version__
 from fedbc.cli.errors import Stopped
 from fedbc.cli.inspect import data_group, list_command, show_command
 from fedbc.cli.run import run_command
+from fedbc.cli.sweep import sweep_command
 from fedbc.errors import Diverged, FedBCError
 
 EXIT_BAD_INPUT = 2
@@ -26,6 +27,7 @@ def fedbc() -> None:
 fedbc.add_command(run_command)
 fedbc.add_command(list_command)
 fedbc.add_command(show_command)
+fedbc.add_command(sweep_command)
 fedbc.add_command(data_group)
 
 

@@ -1,0 +1,147 @@
+"""Sweeps: what a file stands for, that each run is done once, and that one failing run does not stop the others."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import fedbc
+from fedbc.experiments import sweep
+from fedbc.experiments.spec import RunSpec
+
+FILE = """
+[data]
+name = "synthetic"
+devices = 4
+[run]
+rounds = 2
+[[sweep]]
+algorithm = { name = "fedbc", momentum = 0.5 }
+[sweep.grid]
+"algorithm.lr" = [0.01, 0.1]
+"run.seed" = [0, 1]
+[[sweep]]
+algorithm = { name = "fedavg", lr = 1e30 }
+run = { rounds = 3 }
+"""
+
+
+def written(tmp_path, text):
+    path = tmp_path / "grid.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_stands_for_its_product(tmp_path):
+    specs = sweep.read_sweep(written(tmp_path, FILE))
+    assert [(s.algorithm["name"], s.algorithm["lr"], s.run.get("seed"), s.run["rounds"]) for s in specs] == [
+        ("fedbc", 0.01, 0, 2),
+        ("fedbc", 0.01, 1, 2),
+        ("fedbc", 0.1, 0, 2),
+        ("fedbc", 0.1, 1, 2),
+        ("fedavg", 1e30, None, 3),
+    ]
+    assert all(s.data["devices"] == 4 for s in specs)
+
+
+def test_the_hash_is_of_all_values_whether_given_or_default():
+    short = RunSpec({"name": "fedbc"})
+    long = RunSpec({"name": "fedbc", "lr": 0.01}, {"name": "synthetic", "devices": 30}, run={"rounds": 100, "lanes": 1})
+    other = RunSpec({"name": "fedbc", "lr": 0.02})
+    assert sweep.fingerprint(short) == sweep.fingerprint(long) != sweep.fingerprint(other)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[algorithm]\nname = "fedbk"', "algorithm='fedbk' is unknown"),
+        ("[sweep]\nx = 1", "two brackets"),
+        ("[[sweep]]\nalgoritm = {}", "sweep: table='algoritm' is unknown"),
+        ('[algorithm]\nname="fedbc"\n[[sweep]]\ngrid = {"lr" = [1]}', "grid 'lr' is not accepted"),
+        ('[algorithm]\nname="fedbc"\n[[sweep]]\ngrid = {"algorithm.lr" = 1}', "grid algorithm.lr=1 is not accepted"),
+    ],
+)
+def test_bad_files(tmp_path, text, message):
+    with pytest.raises(fedbc.InputError) as caught:
+        sweep.read_sweep(written(tmp_path, text))
+    assert message in str(caught.value)
+
+
+def start(tmp_path, *arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedbc", "sweep", "grid.toml", *arguments],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_runs_are_done_once_and_a_failure_stops_nothing(tmp_path):
+    written(tmp_path, FILE)
+    process = start(tmp_path)
+    out, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    assert "4 runs done, 1 failed" in out
+    lines = sweep.read_results(tmp_path / "grid.jsonl")
+    assert len(lines) == 5
+    (failed,) = (r for r in lines.values() if "error" in r)
+    assert failed["error"].startswith("Diverged: training diverged in round")
+    # Each line is what the same specification gives by itself.
+    line = next(r for r in lines.values() if r["spec"]["algorithm"]["lr"] == 0.1)
+    spec = RunSpec.from_dict(line["spec"])
+    alone = fedbc.simulate(*spec.build(), **spec.run_arguments() | {"lanes": 1}).summary()
+    assert line["summary"]["global_loss"] == pytest.approx(alone["global_loss"], rel=1e-6)
+    assert line["versions"]["fedbc"] == fedbc.__version__
+    before = (tmp_path / "grid.jsonl").read_bytes()
+    again = start(tmp_path, "--quiet")
+    assert again.communicate(timeout=120) == ("", "")
+    assert (tmp_path / "grid.jsonl").read_bytes() == before
+
+
+def test_a_worker_that_is_killed_costs_its_run_only(tmp_path):
+    written(tmp_path, '[run]\nrounds = 4000\nsample = 5\n[[sweep]]\nalgorithm = {name = "fedavg"}\n'
+                      '[[sweep]]\nalgorithm = {name = "fedavg"}\nrun = {rounds = 2}\n')  # fmt: skip
+    process = start(tmp_path, "--workers", "1")
+    victim = worker_of(process.pid)
+    time.sleep(1)
+    os.kill(victim, signal.SIGKILL)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    lines = sweep.read_results(tmp_path / "grid.jsonl")
+    results = {r["spec"]["run"]["rounds"]: r for r in lines.values()}
+    assert results[4000]["error"] == "the process died (exit -9)"
+    assert results[2]["summary"]["rounds"] == 2
+
+
+def worker_of(parent):
+    """The process id of the one worker, once it has been started."""
+    for _ in range(600):
+        for status in os.listdir("/proc"):
+            if status.isdecimal():
+                try:
+                    with open(f"/proc/{status}/stat") as file:
+                        owner = int(file.read().rsplit(")", 1)[1].split()[1])
+                    with open(f"/proc/{status}/cmdline") as file:
+                        command = file.read()
+                except OSError:
+                    continue
+                if owner == parent and "spawn_main" in command:
+                    return int(status)
+        time.sleep(0.1)
+    raise AssertionError("no worker was started in a minute")
+
+
+def test_a_line_that_was_cut_off_is_run_again(tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.write_text(json.dumps({"hash": "a", "summary": {}}) + "\n" + '{"hash": "b", "summ')
+    assert list(sweep.read_results(path)) == ["a"]
+    sweep._append(path, json.dumps({"hash": "b", "summary": {}}))
+    assert list(sweep.read_results(path)) == ["a", "b"]
+    path.write_text('{"hash": "b", "summ\n' + json.dumps({"hash": "a"}) + "\n")
+    with pytest.raises(fedbc.InputError, match="damaged in line 1"):
+        sweep.read_results(path)
