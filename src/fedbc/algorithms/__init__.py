@@ -1,10 +1,68 @@
 """Federated methods, one a file, through one contract; `ALGORITHMS` is the registry."""
 
 from fedbc.algorithms.base import Algorithm, Context, Finished, parameter
+from fedbc.algorithms.ditto import Ditto
+from fedbc.algorithms.fedadmm import FedADMM
 from fedbc.algorithms.fedavg import FedAvg
 from fedbc.algorithms.fedbc import FedBC
+from fedbc.algorithms.feddyn import FedDyn
+from fedbc.algorithms.fedopt import FedAdam, FedAvgM, FedOpt, FedYogi
+from fedbc.algorithms.fedpd import FedPD
 from fedbc.algorithms.fedprox import FedProx
+from fedbc.algorithms.finetune import FineTune
+from fedbc.algorithms.l2gd import L2GD
+from fedbc.algorithms.localonly import LocalOnly
+from fedbc.algorithms.perfedavg import PerFedAvg
+from fedbc.algorithms.perfedbc import PerFedBC
+from fedbc.algorithms.pfedme import PFedMe
+from fedbc.algorithms.qfedavg import QFedAvg
+from fedbc.algorithms.scaffold import SCAFFOLD
 
-ALGORITHMS: dict[str, type[Algorithm]] = {a.name: a for a in (FedBC, FedAvg, FedProx)}
+_METHODS: tuple[type[Algorithm], ...] = (
+    FedBC,
+    PerFedBC,
+    FedAvg,
+    FedProx,
+    QFedAvg,
+    SCAFFOLD,
+    FedPD,
+    FedADMM,
+    FedDyn,
+    FedAvgM,
+    FedAdam,
+    FedYogi,
+    PerFedAvg,
+    PFedMe,
+    L2GD,
+    Ditto,
+    LocalOnly,
+)
 
-__all__ = ["ALGORITHMS", "Algorithm", "Context", "FedAvg", "FedBC", "FedProx", "Finished", "parameter"]
+ALGORITHMS: dict[str, type[Algorithm]] = {method.name: method for method in _METHODS}
+
+__all__ = [
+    "ALGORITHMS",
+    "L2GD",
+    "SCAFFOLD",
+    "Algorithm",
+    "Context",
+    "Ditto",
+    "FedADMM",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedBC",
+    "FedDyn",
+    "FedOpt",
+    "FedPD",
+    "FedProx",
+    "FedYogi",
+    "FineTune",
+    "Finished",
+    "LocalOnly",
+    "PFedMe",
+    "PerFedAvg",
+    "PerFedBC",
+    "QFedAvg",
+    "parameter",
+]

@@ -35,7 +35,7 @@ Loss = Callable[[Params, Any], Scalar]
 class Context(NamedTuple):
     """What a device knows of itself in a round."""
 
-    index: Scalar
+    index: Scalar  # type: ignore[assignment]  # it hides a tuple's method of this name
     """its number in the federation, from 0"""
     examples: Scalar
     """n_i, how many training examples it holds"""
@@ -110,7 +110,7 @@ class Algorithm(ABC):
         """How a device adapts its model before use, for methods that train a model to be adapted (MAML)."""
         return None
 
-    def check_population(self, devices: int) -> None:
+    def check_population(self, devices: int) -> None:  # noqa: B027 (a hook that most methods leave empty)
         """Raise an InputError if a hyper-parameter does not fit a federation of this many devices."""
 
     def hyperparameters(self) -> dict[str, Any]:

@@ -4,6 +4,8 @@
     from Decentralized Data", AISTATS 2017.
 
     w^0 = z,  w^{k+1} = w^k - lr ∇f_i(w^k),  x_i = w^{K_i};      z = Σ n_i x_i / Σ n_i  over the sampled devices
+
+`momentum` of the local steps is 0 on paper; `weights="uniform"` puts 1 in the place of n_i.
 """
 
 from __future__ import annotations

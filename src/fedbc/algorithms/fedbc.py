@@ -16,6 +16,8 @@ f_i(x_i) + lambda_i(‖x_i - z‖² - gamma_i) is minimised in x_i on the device
     gamma_i         tolerance                     lambda_min, lambda_max  lambda_min, lambda_max
     lambda_i^0      multiplier                    w^0 = z or x_i          start
 
+`momentum` is that of the local steps, 0 on paper.
+
 Two departures from the paper's letter. w^0 = z is the default where Algorithm 2 starts from x_i: it is what the paper's
 experiments did, and it is what works (`start="local"` is the letter). Where every sampled lambda_i is 0 the server's
 mean is 0/0 on paper: the plain mean takes its place, which is why x_i travels both weighted and plain.
@@ -63,12 +65,12 @@ class Total(NamedTuple):
     """Σ lambda_i"""
     plain: Params
     """Σ x_i, for the case that every lambda_i is 0"""
-    count: Scalar
+    devices: Scalar
 
 
 @dataclass(frozen=True)
 class FedBC(Algorithm):
-    """Federated learning beyond consensus: local models within a tolerance of the global one, by a primal-dual method."""
+    """Federated learning beyond consensus: local models within a tolerance of the global one (primal-dual)."""
 
     name: ClassVar[str] = "fedbc"
     reference: ClassVar[str] = "Bedi et al., FedBC: Calibrating Global and Local Models via FL Beyond Consensus"
@@ -156,7 +158,7 @@ class FedBC(Algorithm):
         del server, population
         some = total.weight > 0
         weighted = trees.mean(total.weighted, jnp.where(some, total.weight, 1))
-        return trees.where(some, weighted, trees.mean(total.plain, total.count))
+        return trees.where(some, weighted, trees.mean(total.plain, total.devices))
 
 
 def _checked_tolerance(value: object) -> float | str | tuple[float, ...]:
@@ -165,7 +167,5 @@ def _checked_tolerance(value: object) -> float | str | tuple[float, ...]:
             raise InputError(f"tolerance={value!r} is not accepted: give 'learned', a number, or one number a device")
         return value
     if isinstance(value, Sequence) or (hasattr(value, "__len__") and hasattr(value, "__iter__")):
-        return tuple(
-            checks.number(f"tolerance[{i}]", float(v), at_least=0, infinite=True) for i, v in enumerate(value)
-        )
+        return tuple(checks.number(f"tolerance[{i}]", float(v), at_least=0, infinite=True) for i, v in enumerate(value))
     return checks.number("tolerance", value, at_least=0, infinite=True)

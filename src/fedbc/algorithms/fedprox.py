@@ -4,6 +4,8 @@
     Networks", MLSys 2020.
 
     device:  min_w f_i(w) + mu/2 ‖w - z‖²,  so  w^{k+1} = w^k - lr (∇f_i(w^k) + mu (w^k - z));  server: as FedAvg
+
+mu is the argument `mu`; `lr`, `momentum` and `weights` are FedAvg's.
 """
 
 from __future__ import annotations

@@ -50,11 +50,17 @@ def step(
 ) -> Descent:
     """One step on one batch; `correction` is added to the gradient (control variates, dual variables)."""
     value, gradient = jax.value_and_grad(loss)(at.w, batch)
-    if pull is not None:
-        gradient = jax.tree.map(lambda g, w, c: g + pull * (w - c), gradient, at.w, centre)
+    gradient = _pulled(gradient, at.w, pull, centre)
     if correction is not None:
         gradient = trees.add(gradient, correction)
     return descend(at, value, gradient, lr, momentum)
+
+
+def _pulled(gradient: Params, w: Params, pull: Scalar | float | None, centre: Params) -> Params:
+    """g + pull (w - centre)"""
+    if pull is None:
+        return gradient
+    return jax.tree.map(lambda g, w, c: g + pull * (w - c), gradient, w, centre)
 
 
 def descend(at: Descent, value: Scalar, gradient: Params, lr: Scalar | float, momentum: float) -> Descent:
@@ -63,3 +69,31 @@ def descend(at: Descent, value: Scalar, gradient: Params, lr: Scalar | float, mo
     w = jax.tree.map(lambda w, v: w - lr * v, at.w, velocity)
     # Without momentum the velocity stays 0, so that the compiler drops it from the loop.
     return Descent(w, at.velocity if momentum == 0 else velocity, at.loss + value)
+
+
+def adapted(
+    loss: Loss,
+    w: Params,
+    batch: object,
+    lr: float,
+    steps: int = 1,
+    *,
+    pull: Scalar | float | None = None,
+    centre: Params = None,
+) -> tuple[Scalar, Params]:
+    """The loss at w, and where `steps` plain steps from w on one batch lead."""
+    value, gradient = jax.value_and_grad(loss)(w, batch)
+
+    def move(u: Params, gradient: Params) -> Params:
+        return trees.axpy(-lr, _pulled(gradient, u, pull, centre), u)
+
+    u = move(w, gradient)
+    if steps > 1:
+        u = jax.lax.fori_loop(1, steps, lambda _, u: move(u, jax.grad(loss)(u, batch)), u)
+    return value, u
+
+
+def path(steps: Scalar, momentum: float) -> Scalar:
+    """How far `steps` steps along a constant gradient g carry, in units of lr g: Σ_{k=1..K} (1 - m^k)/(1 - m)."""
+    k = jnp.asarray(steps, float)
+    return (k - momentum * (1 - momentum**k) / (1 - momentum)) / (1 - momentum)

@@ -1,0 +1,371 @@
+"""A slow, readable twin of every method: NumPy, float64, plain loops, softmax regression with its derivatives by hand.
+
+It shares with the package only the draws (who takes part, which rows form which batch). Each function below is one
+method, from its paper's equations: it gets the hyper-parameters `h` and a `World`, and gives an `Outcome`. Parameters
+are one matrix `w` of shape (features + 1, classes), the last row being the bias.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedbc.simulation.schedule import Batching, sample_devices
+
+Matrix = np.ndarray
+Batch = tuple[Matrix, np.ndarray]
+TWINS: dict[str, Callable[[Any, "World"], "Outcome"]] = {}
+
+
+def twin(name: str) -> Callable:
+    def register(function: Callable) -> Callable:
+        TWINS[name] = function
+        return function
+
+    return register
+
+
+# --- softmax regression -----------------------------------------------------------------------------------------------
+
+
+def probabilities(w: Matrix, x: Matrix) -> Matrix:
+    logits = x @ w
+    e = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def loss(w: Matrix, batch: Batch) -> float:
+    x, y = batch
+    return float(-np.log(probabilities(w, x)[np.arange(len(y)), y]).mean())
+
+
+def gradient(w: Matrix, batch: Batch) -> Matrix:
+    x, y = batch
+    return x.T @ (probabilities(w, x) - np.eye(w.shape[1])[y]) / len(y)
+
+
+def hessian_times(w: Matrix, batch: Batch, direction: Matrix) -> Matrix:
+    x, y = batch
+    p, moved = probabilities(w, x), x @ direction
+    return x.T @ (p * (moved - (p * moved).sum(axis=1, keepdims=True))) / len(y)
+
+
+# --- the federation and its draws -------------------------------------------------------------------------------------
+
+
+@dataclass
+class World:
+    """The devices' data, and the draws of a run."""
+
+    data: list[Batch]
+    initial: Matrix
+    rounds: int
+    epochs: int
+    batch_size: int | None
+    sample: int | None
+    seed: int
+
+    @property
+    def n(self) -> list[int]:
+        return [len(y) for _, y in self.data]
+
+    def schedule(self) -> Iterator[tuple[int, list[int]]]:
+        for t in range(1, self.rounds + 1):
+            yield t, [int(i) for i in sample_devices(self.seed, t, len(self.data), self.sample)]
+
+    def batches(self, t: int, i: int, a_step: int = 1) -> list[Any]:
+        """Device i's batches in round t, one a step; for a_step = 2, pairs of them."""
+        x, y = self.data[i]
+        if self.batch_size is None:
+            flat = [(x, y)] * (self.epochs * a_step)
+        else:
+            table = Batching(self.batch_size, self.epochs, a_step).table(self.seed, t, i, len(y))
+            flat = [(x[rows[rows >= 0]], y[rows[rows >= 0]]) for rows in table]
+        return flat if a_step == 1 else list(zip(flat[::2], flat[1::2], strict=True))
+
+
+@dataclass
+class Outcome:
+    z: Matrix
+    x: dict[int, Matrix]
+    multiplier: dict[int, float] = field(default_factory=dict)
+    tolerance: dict[int, float] = field(default_factory=dict)
+
+
+def walk(w: Matrix, batches: list[Batch], lr: float, momentum: float, extra: Callable = lambda w: 0.0) -> Matrix:
+    """SGD with momentum on the batches; `extra(w)` is added to the gradient."""
+    v = np.zeros_like(w)
+    for batch in batches:
+        v = momentum * v + gradient(w, batch) + extra(w)
+        w = w - lr * v
+    return w
+
+
+def mean(things: list[Matrix], weights: list[float] | None = None) -> Matrix:
+    weights = [1.0] * len(things) if weights is None else weights
+    total = np.zeros_like(things[0])
+    for weight, thing in zip(weights, things, strict=True):
+        total = total + weight * thing
+    return total / sum(weights)
+
+
+def server_weights(h: Any, world: World, sampled: list[int]) -> list[float]:
+    return [float(world.n[i]) if h.weights == "examples" else 1.0 for i in sampled]
+
+
+# --- consensus methods ------------------------------------------------------------------------------------------------
+
+
+def fedavg_like(h: Any, world: World, server_step: Callable[[Matrix, Matrix], Matrix], mu: float = 0.0) -> Outcome:
+    z, x = world.initial, {}
+    for t, sampled in world.schedule():
+        for i in sampled:
+            x[i] = walk(z, world.batches(t, i), h.lr, h.momentum, lambda w, z=z: mu * (w - z))
+        z = server_step(z, mean([x[i] for i in sampled], server_weights(h, world, sampled)))
+    return Outcome(z, x)
+
+
+@twin("fedavg")
+def fedavg(h: Any, world: World) -> Outcome:
+    return fedavg_like(h, world, lambda z, average: average)
+
+
+@twin("fedprox")
+def fedprox(h: Any, world: World) -> Outcome:
+    return fedavg_like(h, world, lambda z, average: average, mu=h.mu)
+
+
+@twin("fedavgm")
+def fedavgm(h: Any, world: World) -> Outcome:
+    u = np.zeros_like(world.initial)
+
+    def step(z: Matrix, average: Matrix) -> Matrix:
+        nonlocal u
+        u = h.server_momentum * u + (z - average)
+        return z - h.server_lr * u
+
+    return fedavg_like(h, world, step)
+
+
+@twin("fedadam")
+def fedadam(h: Any, world: World, yogi: bool = False) -> Outcome:
+    m = np.zeros_like(world.initial)
+    v = np.full_like(world.initial, h.adaptivity**2)
+
+    def step(z: Matrix, average: Matrix) -> Matrix:
+        nonlocal m, v
+        delta, b1, b2 = average - z, h.server_momentum, h.second_momentum
+        m = b1 * m + (1 - b1) * delta
+        v = v - (1 - b2) * delta**2 * np.sign(v - delta**2) if yogi else b2 * v + (1 - b2) * delta**2
+        return z + h.server_lr * m / (np.sqrt(v) + h.adaptivity)
+
+    return fedavg_like(h, world, step)
+
+
+@twin("fedyogi")
+def fedyogi(h: Any, world: World) -> Outcome:
+    return fedadam(h, world, yogi=True)
+
+
+@twin("qfedavg")
+def qfedavg(h: Any, world: World) -> Outcome:
+    z, x = world.initial, {}
+    L = 1 / h.lr if h.lipschitz is None else h.lipschitz
+    for t, sampled in world.schedule():
+        numerator, denominator = np.zeros_like(z), 0.0
+        for i, weight in zip(sampled, server_weights(h, world, sampled), strict=True):
+            F = loss(z, world.data[i])
+            x[i] = walk(z, world.batches(t, i), h.lr, h.momentum)
+            delta = L * (z - x[i])
+            numerator = numerator + weight * F**h.q * delta
+            denominator += weight * (h.q * F ** (h.q - 1) * (delta**2).sum() + L * F**h.q)
+        z = z - numerator / denominator
+    return Outcome(z, x)
+
+
+@twin("scaffold")
+def scaffold(h: Any, world: World) -> Outcome:
+    z, x, N = world.initial, {}, len(world.data)
+    c, own = np.zeros_like(z), {}
+    for t, sampled in world.schedule():
+        for i in sampled:
+            ci, batches = own.get(i, np.zeros_like(z)), world.batches(t, i)
+            x[i] = walk(z, batches, h.lr, h.momentum, lambda w, ci=ci, c=c: c - ci)
+            if h.option == "I":
+                own[i] = gradient(z, world.data[i])
+            else:
+                # with momentum, step k of K is felt in all later ones: Σ_j m^j for j = 0..K-k
+                reach = sum(h.momentum**j for k in range(1, len(batches) + 1) for j in range(len(batches) - k + 1))
+                own[i] = ci - c + (z - x[i]) / (h.lr * reach)
+        z = z + h.server_lr * (mean([x[i] for i in sampled], server_weights(h, world, sampled)) - z)
+        members = sorted(own)
+        weights = server_weights(h, world, members)
+        # absent devices that never took part count with c_i = 0 and the mean weight of the others
+        c = mean([own[i] for i in members], weights) * len(members) / N
+    return Outcome(z, x)
+
+
+@twin("fedpd")
+def fedpd(h: Any, world: World) -> Outcome:
+    z, x, dual, x0 = world.initial, {}, {}, {}
+    for t, sampled in world.schedule():
+        for i in sampled:
+            lam = dual.get(i, np.zeros_like(z))
+            begin = x.get(i, z)
+            x[i] = walk(begin, world.batches(t, i), h.lr, h.momentum, lambda w, lam=lam, z=z: lam + (w - z) / h.eta)
+            dual[i] = lam + (x[i] - z) / h.eta
+            x0[i] = x[i] + h.eta * dual[i]
+        z = mean(list(x0.values()))
+    return Outcome(z, x)
+
+
+@twin("fedadmm")
+def fedadmm(h: Any, world: World) -> Outcome:
+    z, N, x = world.initial, len(world.data), {}
+    y = [np.zeros_like(z) for _ in range(N)]
+    augmented = [world.initial for _ in range(N)]
+    for t, sampled in world.schedule():
+        change = np.zeros_like(z)
+        for i in sampled:
+            begin = x.get(i, z) if h.start == "local" else z
+            x[i] = walk(begin, world.batches(t, i), h.lr, h.momentum, lambda w, i=i, z=z: y[i] + h.rho * (w - z))
+            y[i] = y[i] + h.rho * (x[i] - z)
+            new = x[i] + y[i] / h.rho
+            change, augmented[i] = change + new - augmented[i], new
+        eta = len(sampled) / N if h.server_lr is None else h.server_lr
+        z = z + eta * change / len(sampled)
+    return Outcome(z, x)
+
+
+@twin("feddyn")
+def feddyn(h: Any, world: World) -> Outcome:
+    z, N, x, g = world.initial, len(world.data), {}, {}
+    memory = np.zeros_like(z)
+    for t, sampled in world.schedule():
+        for i in sampled:
+            gi = g.get(i, np.zeros_like(z))
+            x[i] = walk(z, world.batches(t, i), h.lr, h.momentum, lambda w, gi=gi, z=z: h.penalty * (w - z) - gi)
+            g[i] = gi - h.penalty * (x[i] - z)
+        memory = memory - h.penalty / N * sum(x[i] - z for i in sampled)
+        z = mean([x[i] for i in sampled]) - (memory / h.penalty if h.penalty > 0 else 0)
+    return Outcome(z, x)
+
+
+# --- beyond consensus -------------------------------------------------------------------------------------------------
+
+
+def fedbc_like(h: Any, world: World, local: Callable[..., Matrix]) -> Outcome:
+    z, x, lam, gam = world.initial, {}, {}, {}
+    for t, sampled in world.schedule():
+        for i in sampled:
+            if i not in x:
+                fixed = h.tolerance[i] if isinstance(h.tolerance, tuple) else h.tolerance
+                x[i], lam[i], gam[i] = z, h.multiplier, 0.0 if fixed == "learned" else fixed
+            x[i] = local(t, i, z if h.start == "global" else x[i], z, lam[i])
+            distance = ((x[i] - z) ** 2).sum()
+            old = lam[i]
+            lam[i] = min(max(old + h.dual_lr * (distance - gam[i]), h.lambda_min), h.lambda_max)
+            if h.tolerance == "learned":
+                gam[i] = gam[i] + h.dual_lr * old
+        weights = [lam[i] for i in sampled]
+        z = mean([x[i] for i in sampled], weights if sum(weights) > 0 else None)
+    return Outcome(z, x, lam, gam)
+
+
+@twin("fedbc")
+def fedbc(h: Any, world: World) -> Outcome:
+    def local(t: int, i: int, w: Matrix, z: Matrix, lam: float) -> Matrix:
+        return walk(w, world.batches(t, i), h.lr, h.momentum, lambda w: 2 * lam * (w - z))
+
+    return fedbc_like(h, world, local)
+
+
+@twin("perfedbc")
+def perfedbc(h: Any, world: World) -> Outcome:
+    def local(t: int, i: int, w: Matrix, z: Matrix, lam: float) -> Matrix:
+        v = np.zeros_like(w)
+        for first, second in world.batches(t, i, a_step=2):
+            u = w
+            for _ in range(h.inner_steps):
+                u = u - h.inner_lr * (gradient(u, first) + 2 * lam * (u - z))
+            v = h.momentum * v + gradient(u, second)
+            w = w - h.lr * v
+        return w
+
+    return fedbc_like(h, world, local)
+
+
+@twin("perfedavg")
+def perfedavg(h: Any, world: World) -> Outcome:
+    z, x = world.initial, {}
+    for t, sampled in world.schedule():
+        for i in sampled:
+            w, v = z, np.zeros_like(z)
+            for first, second in world.batches(t, i, a_step=2):
+                d = gradient(w - h.inner_lr * gradient(w, first), second)
+                if h.order == "exact":
+                    d = d - h.inner_lr * hessian_times(w, first, d)
+                elif h.order == "hessian_free":
+                    ahead, behind = gradient(w + h.probe * d, first), gradient(w - h.probe * d, first)
+                    d = d - h.inner_lr * (ahead - behind) / (2 * h.probe)
+                v = h.momentum * v + d
+                w = w - h.lr * v
+            x[i] = w
+        z = mean([x[i] for i in sampled], server_weights(h, world, sampled))
+    return Outcome(z, x)
+
+
+@twin("pfedme")
+def pfedme(h: Any, world: World) -> Outcome:
+    z, theta = world.initial, {}
+    for t, sampled in world.schedule():
+        ends = []
+        for i in sampled:
+            w, th = z, z
+            for batch in world.batches(t, i):
+                for _ in range(h.inner_steps):
+                    th = th - h.inner_lr * (gradient(th, batch) + h.penalty * (th - w))
+                w = w - h.lr * h.penalty * (w - th)
+            theta[i] = th
+            ends.append(w)
+        z = (1 - h.server_mix) * z + h.server_mix * mean(ends, server_weights(h, world, sampled))
+    return Outcome(z, theta)
+
+
+@twin("l2gd")
+def l2gd(h: Any, world: World) -> Outcome:
+    z, x = world.initial, {}
+    for t, sampled in world.schedule():
+        for i in sampled:
+            batches, xi = world.batches(t, i), x.get(i, z)
+            time = h.lr * math.fsum((1 - h.momentum**k) / (1 - h.momentum) for k in range(1, len(batches) + 1))
+            w = (xi + time * h.penalty * z) / (1 + time * h.penalty)  # solves w = xi - time penalty (w - z)
+            x[i] = walk(w, batches, h.lr, h.momentum)
+        z = mean(list(x.values()))
+    return Outcome(z, x)
+
+
+@twin("ditto")
+def ditto(h: Any, world: World) -> Outcome:
+    z, personal = world.initial, {}
+    for t, sampled in world.schedule():
+        ends = []
+        for i in sampled:
+            batches = world.batches(t, i)
+            ends.append(walk(z, batches, h.lr, h.momentum))
+            v = personal.get(i, z)
+            personal[i] = walk(v, batches, h.personal_lr, h.momentum, lambda v, z=z: h.penalty * (v - z))
+        z = mean(ends, server_weights(h, world, sampled))
+    return Outcome(z, personal)
+
+
+@twin("localonly")
+def localonly(h: Any, world: World) -> Outcome:
+    z, x = world.initial, {}
+    for t, sampled in world.schedule():
+        for i in sampled:
+            x[i] = walk(x.get(i, world.initial), world.batches(t, i), h.lr, h.momentum)
+        z = mean(list(x.values()))
+    return Outcome(z, x)
