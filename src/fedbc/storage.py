@@ -84,7 +84,7 @@ def _plain(value: Any) -> Any:
 
 def write_arrays(path: Path, arrays: Arrays, facts: dict[str, Any]) -> None:
     """Write arrays and facts (JSON) to one file, atomically, with a checksum over both."""
-    whole = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
+    whole = {name: np.asarray(a, order="C") for name, a in arrays.items()}
     text = json.dumps(facts)
     metadata = {"facts": text, "sha256": _checksum(whole, text)}
     write_atomically(path, to_safetensors(whole, metadata))
@@ -110,7 +110,7 @@ def read_arrays(path: Path) -> tuple[Arrays, dict[str, Any]]:
 def _checksum(arrays: Arrays, text: str) -> str:
     digest = hashlib.sha256(text.encode())
     for name in sorted(arrays):
-        a = np.ascontiguousarray(arrays[name])
+        a = arrays[name]
         digest.update(f"{name}{a.dtype.str}{a.shape}".encode())
         digest.update(a.tobytes())
     return digest.hexdigest()
