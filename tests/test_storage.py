@@ -48,9 +48,13 @@ def test_a_failed_write_leaves_the_old_content(tmp_path, monkeypatch):
 
 
 def test_a_folder_appears_when_it_is_complete(tmp_path):
-    with pytest.raises(RuntimeError, match="half-way"), storage.new_folder(tmp_path / "run") as folder:
-        (folder / "file").write_text("x")
-        raise RuntimeError("half-way")
+    def fails():
+        with storage.new_folder(tmp_path / "run") as folder:
+            (folder / "file").write_text("x")
+            raise RuntimeError("half-way")
+
+    with pytest.raises(RuntimeError, match="half-way"):
+        fails()
     assert list(tmp_path.iterdir()) == []
     with storage.new_folder(tmp_path / "run") as folder:
         (folder / "file").write_text("x")
