@@ -153,7 +153,7 @@ def test_state_and_info(name, tmp_path):
 
     z = federates.algorithm.global_model(federates.server)
     with x64():
-        finished = federates.work()
+        finished = jax.tree.map(np.asarray, federates.work())
     for done in finished:
         assert {"drift", "loss", "weight"} <= set(done.info)
         for key, value in done.info.items():

@@ -96,7 +96,7 @@ def test_fedadmm_from_local_models_is_fedpd_when_everyone_takes_part():
     assert_same_models(admm, run(fedbc.FedPD(**STEPS, eta=2.0), everyone=True))
 
 
-def test_perfedbc_without_inner_steps_worth_the_name_is_per_fedavg():
+def test_perfedbc_without_multipliers_is_per_fedavg():
     """lambda = 0 for good: Per-FedAvg's first-order steps, and the plain mean."""
     bc = run(fedbc.PerFedBC(**STEPS, inner_lr=0.2, dual_lr=0.0))
     assert_same_models(bc, run(fedbc.PerFedAvg(**STEPS, inner_lr=0.2)))
@@ -122,3 +122,10 @@ def test_pfedme_tends_to_fedavg_as_lambda_grows():
     near, far = gap(1e4), gap(1e3)
     assert near < 1e-3
     assert far / near == pytest.approx(10, rel=0.05)
+
+
+def test_an_infinite_tolerance_needs_no_dual_rate():
+    """Neither a rate of 0 nor a positive one makes a multiplier of an infinite slack."""
+    still, moving = (run(fedbc.FedBC(**STEPS, tolerance=float("inf"), dual_lr=rate)) for rate in (0.0, 0.1))
+    assert_same_models(still, moving)
+    assert (moving.multipliers == 0).all()

@@ -137,9 +137,10 @@ class FedBC(Algorithm):
         """The dual step, the tolerance's step, and the summand (lambda_i x_i, lambda_i, x_i, 1)."""
         x = carry.descent.w
         drift = trees.sqdist(x, carry.z)
-        multiplier = jnp.clip(
-            carry.multiplier + self.dual_lr * (drift - carry.tolerance), self.lambda_min, self.lambda_max
-        )
+        multiplier = carry.multiplier
+        if self.dual_lr > 0:  # 0 times the slack of an infinite tolerance would be undefined
+            ascended = multiplier + self.dual_lr * (drift - carry.tolerance)
+            multiplier = jnp.clip(ascended, self.lambda_min, self.lambda_max)
         learned = self.tolerance == "learned"
         tolerance = carry.tolerance + self.dual_lr * carry.multiplier if learned else carry.tolerance
         info = {

@@ -1,0 +1,72 @@
+"""The benchmark runs: contestants that need no environment of their own, on the smallest workload."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(module, *arguments):
+    command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bench")
+    out = folder / "results.json"
+    run("run", "--workloads=W1", "--contestants=fedbc,limit", "--rounds=2", f"--out={out}", f"--cache={folder}")
+    run("growth", "--tiny", f"--out={out}", f"--plots={folder / 'plots'}")
+    run("report", f"--results={out}", f"--page={folder / 'page.md'}")
+    return folder
+
+
+def test_every_contestant_does_the_rounds_that_were_asked_for(measured):
+    contestants = json.loads((measured / "results.json").read_text())["workloads"]["W1"]["contestants"]
+    assert set(contestants) == {"fedbc", "limit"}
+    records = [r for variants in contestants.values() for r in variants.values()]
+    for mode in ("train", "evaluate"):
+        work = {tuple((r["round"], r["steps"]) for r in record[mode]) for record in records}
+        assert len(work) == 1, "all take the same steps in the same rounds"
+        assert all(r["seconds"] > 0 for record in records for r in record[mode])
+
+
+def test_fedbc_learns_while_it_is_measured(measured):
+    contestants = json.loads((measured / "results.json").read_text())["workloads"]["W1"]["contestants"]
+    for record in contestants["fedbc"].values():
+        assert all(0.2 < r["accuracy"] <= 1 for r in record["evaluate"])  # ten classes: 0.1 is chance
+
+
+def test_growth_measures_and_draws(measured):
+    growth = json.loads((measured / "results.json").read_text())["growth"]
+    assert [p["sample"] for p in growth["series"]["sampled"]] == [5, 10]
+    assert all(p["peak_memory"]["after_rounds"] > 0 for points in growth["series"].values() for p in points)
+    assert growth["state_bytes"]["fedbc"]["logistic"] == 4 * (610 + 2)  # x, lambda and gamma
+    assert {p.name for p in (measured / "plots").iterdir()} == {"sampled.png"}
+
+
+def test_the_page_names_machine_bars_and_what_was_not_measured(measured):
+    page = (measured / "page.md").read_text()
+    for part in ("cores of", "bare compiled loop", "Arithmetic limit", "not measured", "## Growth"):
+        assert part in page
+
+
+def test_a_contestant_that_cannot_be_had_is_absent_with_the_reason(tmp_path):
+    code = """
+import pathlib, sys
+from benchmarks import environments
+sys.executable = "false"  # an interpreter that fails at once
+try:
+    environments.python("torch", pathlib.Path(sys.argv[1]))
+except environments.Absent as error:
+    print(error)
+"""
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert "could not be set up" in done.stdout, done.stderr
