@@ -24,6 +24,11 @@ def small_federation(sizes=(7, 23, 12, 40, 5), *, features=4, classes=3, test=6,
 
 
 @pytest.fixture
+def make_federation():
+    return small_federation
+
+
+@pytest.fixture
 def small():
     return small_federation()
 

@@ -21,7 +21,8 @@ def run(module, *arguments):
 def measured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bench")
     out = folder / "results.json"
-    run("run", "--workloads=W1", "--contestants=fedbc,limit", "--rounds=2", f"--out={out}", f"--cache={folder}")
+    contestants = "--contestants=fedbc:FedBC,limit:as stored"
+    run("run", "--workloads=W1", contestants, "--rounds=2", f"--out={out}", f"--cache={folder}")
     run("growth", "--tiny", f"--out={out}", f"--plots={folder / 'plots'}")
     run("report", f"--results={out}", f"--page={folder / 'page.md'}")
     return folder

@@ -133,9 +133,7 @@ def test_foreign_checkpoints_are_refused(small, tiny_model, tmp_path, change, me
         fedbc.simulate(**setting | {"lanes": 2} | change, resume=True)
 
 
-def test_other_data_are_refused(small, tiny_model, tmp_path):
-    from conftest import small_federation
-
+def test_other_data_are_refused(make_federation, small, tiny_model, tmp_path):
     fedbc.simulate(fedbc.FedAvg(), tiny_model, small, rounds=1, checkpoint=tmp_path)
     with pytest.raises(fedbc.InputError, match="belongs to another run: its data checksum"):
-        fedbc.simulate(fedbc.FedAvg(), tiny_model, small_federation(seed=1), rounds=2, checkpoint=tmp_path, resume=True)
+        fedbc.simulate(fedbc.FedAvg(), tiny_model, make_federation(seed=1), rounds=2, checkpoint=tmp_path, resume=True)

@@ -147,12 +147,10 @@ def test_full_batch_descent_equals_one_large_batch(small, tiny_model):
     assert_same(whole.global_model, large.global_model, rtol=1e-5, atol=1e-6)
 
 
-def test_full_batch_descent_over_several_chunks(tiny_model, monkeypatch):
-    from conftest import small_federation
-
+def test_full_batch_descent_over_several_chunks(make_federation, tiny_model, monkeypatch):
     from fedbc.simulation import batches
 
-    federation = small_federation(sizes=(3, 50, 17))
+    federation = make_federation(sizes=(3, 50, 17))
     setting = {"rounds": 2, "epochs": 3, "batch_size": None, "seed": 1}
     one = fedbc.simulate(FEDBC, tiny_model, federation, **setting)
     monkeypatch.setattr(batches, "CHUNK", 8)

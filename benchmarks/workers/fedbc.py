@@ -1,0 +1,43 @@
+"""fedbc's simulator, advanced round by round; the variant is the algorithm."""
+
+from __future__ import annotations
+
+import jax
+
+import fedbc
+from benchmarks import workloads
+from benchmarks.workers.protocol import Contestant, Job, Round, serve
+from fedbc.simulation.simulate import Simulation
+
+ALGORITHMS = {"FedBC": fedbc.FedBC, "FedAvg": fedbc.FedAvg}
+
+
+class Ours(Contestant):
+    packages = ("fedbc", "jax", "jaxlib", "numpy")
+
+    def __init__(self, job: Job) -> None:
+        model, federation = workloads.build(job)
+        self.run = Simulation(
+            ALGORITHMS[job["variant"]](lr=job["lr"], momentum=job["momentum"]),
+            model,
+            federation,
+            epochs=job["epochs"],
+            batch_size=job["batch_size"],
+            sample=job["sample"],
+            seed=job["seed"],
+            evaluate=("global",),
+            evaluate_every=10**9,  # rounds are evaluated when asked to, as the last round of a run is
+        )
+        self.steps = self.run.planner.batching.steps(federation.train.sizes)
+
+    def round(self, number: int, devices: list[int], evaluate: bool) -> Round:
+        row = self.run.advance(last=evaluate)
+        jax.block_until_ready(self.run.server)
+        trained = self.run.device_rows[-1]["device"].tolist()
+        if (row["round"], trained) != (number, devices):
+            raise ValueError(f"round {row['round']} trained {trained}, not {devices} as round {number} asks")
+        return Round(int(self.steps[devices].sum()), row["global_accuracy"] if evaluate else None)
+
+
+if __name__ == "__main__":
+    serve(Ours)
