@@ -66,6 +66,13 @@ def test_a_stored_specification_runs_again(cli, tmp_path):
     assert fedbc.load(tmp_path / "one").rounds == 3
 
 
+def test_debug_mode_runs_without_compiling(cli, tmp_path):
+    assert cli("run", *QUICK, "--rounds", "1", "--debug", "--out", "d", "--quiet") == (0, "", "")
+    assert cli("run", *QUICK, "--rounds", "1", "--out", "c", "--quiet") == (0, "", "")
+    by_hand, compiled = (fedbc.load(tmp_path / name) for name in ("d", "c"))
+    assert by_hand.global_model["w"] == pytest.approx(compiled.global_model["w"], rel=1e-4, abs=1e-6)
+
+
 def test_json_output(cli):
     code, out, err = cli("run", "fedprox", *QUICK, "--mu", "0.3", "--json")
     assert (code, err) == (0, "")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
+DATA = Path(os.environ.get("FEDBC_DATA") or SHARED / "data")
 
 
 def _or_skip(path: Path) -> Path:
@@ -20,7 +21,7 @@ def _or_skip(path: Path) -> Path:
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder with the published data files."""
-    return _or_skip(SHARED / "data")
+    return _or_skip(DATA)
 
 
 @pytest.fixture(scope="session")

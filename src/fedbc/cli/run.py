@@ -47,6 +47,7 @@ Jobs = dict[str, tuple[Path, RunSpec]]
     "--resume", type=click.Path(path_type=Path), help="Go on with a run from its folder; --rounds may extend it."
 )
 @click.option("--checkpoint-every", default=20, show_default=True, help="Keep the whole state every so many rounds.")
+@click.option("--debug", is_flag=True, help="Compile nothing; an error names round, device and stage. Slow.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def run_command(
@@ -57,6 +58,7 @@ def run_command(
     out: Path | None,
     resume: Path | None,
     checkpoint_every: int,
+    debug: bool,
     quiet: bool,
     as_json: bool,
     **values: Any,
@@ -88,7 +90,7 @@ def run_command(
         storage.refuse_existing(parent)
         for folder, spec in jobs.values():
             runs.begin(folder, spec)
-    results = _carry_out(jobs, built, parent, checkpoint_every, quiet or as_json)
+    results = _carry_out(jobs, built, parent, checkpoint_every, debug, quiet or as_json)
     pictures = plots.curves(results, parent / "curves.png", title=str(built[next(iter(jobs))][2].name))
     if as_json:
         print(json.dumps({name: json.loads(storage.to_json(r.summary())) for name, r in results.items()}, indent=2))
@@ -159,7 +161,7 @@ def _built(jobs: Jobs) -> dict[str, runs.Built]:
 
 
 def _carry_out(
-    jobs: Jobs, built: dict[str, runs.Built], parent: Path, checkpoint_every: int, quiet: bool
+    jobs: Jobs, built: dict[str, runs.Built], parent: Path, checkpoint_every: int, debug: bool, quiet: bool
 ) -> dict[str, Result]:
     results = {}
     again = f"go on with: fedbc run --resume {parent}"
@@ -168,7 +170,7 @@ def _carry_out(
             for name, (folder, spec) in jobs.items():
                 on_round = track(name, spec.to_dict()["run"]["rounds"])
                 results[name] = runs.carry_out(
-                    folder, spec, built[name], checkpoint_every=checkpoint_every, on_round=on_round
+                    folder, spec, built[name], checkpoint_every=checkpoint_every, debug=debug, on_round=on_round
                 )
     except Interrupted as error:
         raise Stopped(f"{error}; {again}") from None

@@ -46,6 +46,7 @@ def carry_out(
     built: Built | None = None,
     *,
     checkpoint_every: int = 20,
+    debug: bool = False,
     on_round: Callable[[dict[str, Any]], None] | None = None,
 ) -> Result:
     """Run a specification in its folder, from its checkpoint if it has one, and write the result there.
@@ -74,6 +75,7 @@ def carry_out(
             checkpoint=folder,
             checkpoint_every=checkpoint_every,
             resume=has_checkpoint(folder),
+            debug=debug,
             on_round=on_round,
         )
     except (Interrupted, Diverged) as error:
