@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Compiled programs stay within the project, too.
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/compiled
 
-.PHONY: run test check format lock clean
+.PHONY: run test check format bench lock clean
 
 run: $(VENV)/.run
 	$(BIN)/fedbc run fedbc fedavg --data synthetic --rounds 200 --epochs 5 --sample 10 --momentum 0.5 --seed 1
@@ -36,6 +36,13 @@ $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.test: $(VENV)/.run
 	$(PIP) --group test
 	@touch $@
+
+# Against other simulators and the machine's limit; on a quiet machine, with FEDBC_DATA set for MNIST, CIFAR-10, Shakespeare.
+bench: $(VENV)/.test
+	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.growth
+	$(BIN)/python -m benchmarks.startup
+	$(BIN)/python -m benchmarks.report
 
 # Renew the pinned versions from what pip resolves today, under the limits of constraints.in; review the diff.
 lock:

@@ -64,6 +64,7 @@ def run_point(point: Point) -> dict[str, Any]:
 
     import fedbc
     from fedbc.data.federation import Split, from_splits
+    from fedbc.simulation.settings import Settings
     from fedbc.simulation.simulate import Simulation
 
     imported = _peak_memory()
@@ -86,11 +87,7 @@ def run_point(point: Point) -> dict[str, Any]:
         fedbc.FedBC(lr=0.01, momentum=0.5),
         model,
         federation,
-        epochs=point.epochs,
-        batch_size=20,
-        sample=point.sample,
-        evaluate=("global",),
-        evaluate_every=10**9,
+        Settings(epochs=point.epochs, sample=point.sample, evaluate=("global",), evaluate_every=10**9),
     )
     set_up = time.perf_counter() - began
     seconds = [run.advance()["seconds"] for _ in range(3 + point.rounds)][3:]

@@ -115,6 +115,7 @@ def prepare(workload: Workload, folder: Path) -> dict[str, Any]:
 
     import fedbc
     from fedbc import storage
+    from fedbc.simulation.settings import Settings
     from fedbc.simulation.simulate import Simulation
 
     model, federation = build(dataclasses.asdict(workload))
@@ -124,7 +125,7 @@ def prepare(workload: Workload, folder: Path) -> dict[str, Any]:
         np.save(folder / f"{which}_x.npy", np.concatenate([np.asarray(part) for part in decoded]))
         np.save(folder / f"{which}_y.npy", split.y)
     np.save(folder / "offsets.npy", federation.train.offsets)
-    run = Simulation(fedbc.FedAvg(), model, federation, sample=workload.sample, seed=SEED)
+    run = Simulation(fedbc.FedAvg(), model, federation, Settings(sample=workload.sample, seed=SEED))
     initial = jax.tree.map(np.asarray, run.server)
     np.savez(folder / "initial.npz", **storage.named(initial))
     parameters = sum(a.size for a in jax.tree.leaves(initial))

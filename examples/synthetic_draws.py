@@ -55,9 +55,9 @@ def measure(draw, name):
         }
 
 
-def main(path):
+def main(path, draws=range(1, 11)):
     done = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["draw", "method"])
-    for draw, name in itertools.product(range(1, 11), METHODS):
+    for draw, name in itertools.product(draws, METHODS):
         if not ((done["draw"] == draw) & (done["method"] == name)).any():
             rows = pd.DataFrame(list(measure(draw, name)))
             rows.to_csv(path, mode="a", header=not path.exists(), index=False)

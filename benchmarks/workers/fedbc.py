@@ -7,6 +7,7 @@ import jax
 import fedbc
 from benchmarks import workloads
 from benchmarks.workers.protocol import Contestant, Job, Round, serve
+from fedbc.simulation.settings import Settings
 from fedbc.simulation.simulate import Simulation
 
 ALGORITHMS = {"FedBC": fedbc.FedBC, "FedAvg": fedbc.FedAvg}
@@ -21,12 +22,14 @@ class Ours(Contestant):
             ALGORITHMS[job["variant"]](lr=job["lr"], momentum=job["momentum"]),
             model,
             federation,
-            epochs=job["epochs"],
-            batch_size=job["batch_size"],
-            sample=job["sample"],
-            seed=job["seed"],
-            evaluate=("global",),
-            evaluate_every=10**9,  # rounds are evaluated when asked to, as the last round of a run is
+            Settings(
+                epochs=job["epochs"],
+                batch_size=job["batch_size"],
+                sample=job["sample"],
+                seed=job["seed"],
+                evaluate=("global",),
+                evaluate_every=10**9,  # rounds are evaluated when asked to, as the last round of a run is
+            ),
         )
         self.steps = self.run.planner.batching.steps(federation.train.sizes)
 

@@ -6,16 +6,14 @@ import runpy
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen, nnx
 
 from fedbc import InputError, models
-
-linen = pytest.importorskip("flax.linen")
-nnx = pytest.importorskip("flax.nnx")
-eqx = pytest.importorskip("equinox")
 
 X = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
 EXAMPLES = Path(__file__).parents[2] / "examples"

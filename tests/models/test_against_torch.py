@@ -16,7 +16,7 @@ from fedbc import models
 
 with warnings.catch_warnings():  # PyTorch's own imports warn
     warnings.simplefilter("ignore")
-    torch = pytest.importorskip("torch")
+    import torch
     import torch_twins as twins
 
 torch.set_num_threads(1)  # its threads wait for one another when other tests run beside it

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fedbc
+from fedbc.simulation.settings import Settings
 from fedbc.simulation.simulate import Simulation
 
 SETTING = {"rounds": 4, "epochs": 2, "batch_size": 5, "sample": 3, "seed": 3}
@@ -38,7 +39,7 @@ def test_lanes_agree_up_to_rounding(small, tiny_model, lanes):
 
 
 def test_compilations_do_not_depend_on_the_draw(small, tiny_model):
-    run = Simulation(FEDBC, tiny_model, small, epochs=2, batch_size=5, sample=2, seed=0)
+    run = Simulation(FEDBC, tiny_model, small, Settings(epochs=2, batch_size=5, sample=2))
     for _ in range(12):
         run.advance()
     assert len({tuple(rows["device"]) for rows in run.device_rows}) > 3

@@ -22,7 +22,6 @@ from fedbc.experiments import plots, runs
 from fedbc.experiments.catalog import CATALOG
 from fedbc.experiments.spec import USUAL_MODEL, RunSpec, read_toml
 from fedbc.simulation.result import Result
-from fedbc.simulation.simulate import check_run
 
 Jobs = dict[str, tuple[Path, RunSpec]]
 """A folder and a specification for each algorithm's name."""
@@ -85,7 +84,7 @@ def run_command(
         jobs = {name: (parent / name if len(specs) > 1 else parent, spec) for name, spec in specs.items()}
     built = _built(jobs)
     for name, (_, spec) in jobs.items():
-        check_run(*built[name], **spec.run_arguments())
+        spec.check(*built[name])
     if resume is None:
         storage.refuse_existing(parent)
         for folder, spec in jobs.values():

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedbc import checks
 from fedbc.algorithms.finetune import FineTune
 from fedbc.errors import InputError, unknown
 from fedbc.experiments.catalog import entry
+from fedbc.simulation.settings import Settings
 from fedbc.simulation.simulate import simulate
 
 USUAL_MODEL = {"synthetic": "logistic", "mnist": "mlp", "cifar10": "cnn", "shakespeare": "lstm"}
@@ -21,19 +23,7 @@ USUAL_MODEL = {"synthetic": "logistic", "mnist": "mlp", "cifar10": "cnn", "shake
 RUN_OPTIONS = {
     name: p
     for name, p in inspect.signature(simulate).parameters.items()
-    if name
-    in {
-        "rounds",
-        "epochs",
-        "batch_size",
-        "sample",
-        "pooled",
-        "seed",
-        "evaluate",
-        "evaluate_every",
-        "fine_tune",
-        "lanes",
-    }
+    if name in {"rounds", *(f.name for f in dataclasses.fields(Settings))}
 }
 """The arguments of `simulate` that a specification holds."""
 
@@ -103,6 +93,12 @@ class RunSpec:
         run = self.to_dict()["run"]
         how = run["fine_tune"]
         return run | {"fine_tune": fine_tune_from(how) if how is not None else None}
+
+    def check(self, algorithm: Any, model: Any, federation: Any) -> None:
+        """Raise an InputError if the run could not be carried out with what was built."""
+        run = self.run_arguments()
+        checks.integer("rounds", run.pop("rounds"), at_least=1)
+        Settings(**run | {"evaluate": tuple(run["evaluate"])}).check(algorithm, model, federation)
 
 
 def fine_tune_from(table: object) -> FineTune:

@@ -27,9 +27,10 @@ from fedbc.models.base import Model
 from fedbc.simulation import batches
 from fedbc.simulation.debug import train_by_hand
 from fedbc.simulation.engine import Engine, Trained
-from fedbc.simulation.evaluation import DEFAULT, EVALUATIONS, Evaluator, Row, duals
+from fedbc.simulation.evaluation import DEFAULT, Evaluator, Row, duals
 from fedbc.simulation.result import Result
 from fedbc.simulation.schedule import INIT, NOISE, Batching, Plan, Planner, generator
+from fedbc.simulation.settings import Settings
 from fedbc.simulation.store import DeviceStore
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -77,21 +78,8 @@ def simulate(
     debug: no compilation, one device after the other; errors name round, device and stage.
     on_round: called with each row of history.
     """
-    run = Simulation(
-        algorithm,
-        model,
-        federation,
-        epochs=epochs,
-        batch_size=batch_size,
-        sample=sample,
-        pooled=pooled,
-        seed=seed,
-        evaluate=evaluate,
-        evaluate_every=evaluate_every,
-        fine_tune=fine_tune,
-        lanes=lanes,
-        debug=debug,
-    )
+    settings = Settings(epochs, batch_size, sample, pooled, seed, tuple(evaluate), evaluate_every, fine_tune, lanes)
+    run = Simulation(algorithm, model, federation, settings, debug=debug)
     checks.integer("rounds", rounds, at_least=1)
     checks.integer("checkpoint_every", checkpoint_every, at_least=1)
     file = Path(checkpoint) / CHECKPOINT if checkpoint is not None else None
@@ -128,43 +116,17 @@ class Simulation:
     """A run that can be advanced round by round."""
 
     def __init__(
-        self,
-        algorithm: Algorithm,
-        model: Model,
-        federation: Federation,
-        *,
-        epochs: int = 1,
-        batch_size: int | None = 20,
-        sample: int | None = None,
-        pooled: bool = False,
-        seed: int = 0,
-        evaluate: Sequence[str] = DEFAULT,
-        evaluate_every: int = 1,
-        fine_tune: FineTune | None = None,
-        lanes: int | None = None,
-        debug: bool = False,
+        self, algorithm: Algorithm, model: Model, federation: Federation, settings: Settings, *, debug: bool = False
     ) -> None:
-        check_run(
-            algorithm,
-            model,
-            federation,
-            epochs=epochs,
-            batch_size=batch_size,
-            sample=sample,
-            pooled=pooled,
-            seed=seed,
-            evaluate=evaluate,
-            evaluate_every=evaluate_every,
-            fine_tune=fine_tune,
-            lanes=lanes,
-        )
-        if pooled:
+        settings.check(algorithm, model, federation)
+        if settings.pooled:
             federation = data.pooled(federation)
-        lanes = min(lanes or runtime.default_lanes(), sample or federation.devices)
+        seed, sample = settings.seed, settings.sample
+        lanes = min(settings.lanes or runtime.default_lanes(), sample or federation.devices)
 
         self.algorithm, self.model, self.federation = algorithm, model, federation
-        self.evaluate, self.evaluate_every, self.debug = tuple(evaluate), evaluate_every, debug
-        batching = Batching(batch_size, epochs, algorithm.batches)
+        self.settings, self.debug = settings, debug
+        batching = Batching(settings.batch_size, settings.epochs, algorithm.batches)
         self.planner = Planner(federation.train.offsets, batching, sample=sample, lanes=lanes, seed=seed)
         self.engine = Engine(algorithm, model, federation, batching, lanes)
         params = model.init(jax.random.key(int(generator(seed, INIT).integers(2**31))))
@@ -176,8 +138,8 @@ class Simulation:
             algorithm,
             model,
             federation,
-            what=self.evaluate,
-            fine_tune=fine_tune or algorithm.fine_tune(),
+            what=settings.evaluate,
+            fine_tune=settings.fine_tune or algorithm.fine_tune(),
             mesh=self.engine.mesh,
             lanes=lanes,
             depth=self.planner.depth,
@@ -193,17 +155,7 @@ class Simulation:
             "algorithm": {"name": algorithm.name, **algorithm.hyperparameters()},
             "model": {"name": model.name, "parameters": trees.size(params)},
             "data": {"name": federation.name, "devices": federation.devices, "checksum": _checksum(federation)},
-            "run": {
-                "epochs": epochs,
-                "batch_size": batch_size,
-                "sample": sample,
-                "pooled": pooled,
-                "seed": seed,
-                "evaluate": list(evaluate),
-                "evaluate_every": evaluate_every,
-                "fine_tune": dataclasses.asdict(fine_tune) if fine_tune is not None else None,
-                "lanes": lanes,
-            },
+            "run": dataclasses.asdict(settings) | {"lanes": lanes},
             "versions": versions(),
         }
 
@@ -223,7 +175,7 @@ class Simulation:
         self.evaluator.trained(rows["device"])
         trained_at = time.perf_counter()
         row: Row = {"round": number}
-        if number % self.evaluate_every == 0 or last:
+        if number % self.settings.evaluate_every == 0 or last:
             row |= self.evaluator.row(trained.server, self.store, self.history)
         row |= {
             "drift": float(rows["drift"].mean()),
@@ -330,76 +282,6 @@ def _concatenated(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 def _under(prefix: str, arrays: storage.Arrays) -> storage.Arrays:
     return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
-
-
-def check_run(
-    algorithm: Algorithm,
-    model: Model,
-    federation: Federation,
-    *,
-    rounds: int = 1,
-    epochs: int = 1,
-    batch_size: int | None = None,
-    sample: int | None = None,
-    pooled: bool = False,
-    seed: int = 0,
-    evaluate: Sequence[str] = DEFAULT,
-    evaluate_every: int = 1,
-    fine_tune: FineTune | None = None,
-    lanes: int | None = None,
-) -> None:
-    """Raise an InputError if `simulate` could not be run with these arguments; computes next to nothing."""
-    for name, value, kind, example in (
-        ("algorithm", algorithm, Algorithm, "fedbc.FedBC(lr=0.01)"),
-        ("model", model, Model, "fedbc.models.logistic(60, 10)"),
-        ("federation", federation, Federation, "fedbc.data.synthetic()"),
-    ):
-        if not isinstance(value, kind):
-            raise InputError(f"{name}={value!r} is not accepted: give a {kind.__name__}, for example {example}")
-    checks.integer("rounds", rounds, at_least=1)
-    checks.integer("epochs", epochs, at_least=1)
-    checks.integer("seed", seed, at_least=0)
-    checks.integer("evaluate_every", evaluate_every, at_least=1)
-    if batch_size is not None:
-        checks.integer("batch_size", batch_size, at_least=1)
-    if fine_tune is not None and not isinstance(fine_tune, FineTune):
-        raise InputError(f"fine_tune={fine_tune!r} is not accepted: give a fedbc.FineTune")
-    if lanes is not None:
-        checks.integer("lanes", lanes, at_least=1)
-    if sample is not None:
-        if pooled:
-            raise InputError(
-                f"sample={sample} cannot be given with pooled=True: there is one device, with all the data"
-            )
-        checks.integer("sample", sample, at_least=1)
-        if sample > federation.devices:
-            raise InputError(
-                f"sample={sample} is not accepted: the federation has {federation.devices} devices, "
-                f"give a whole number from 1 to {federation.devices}"
-            )
-    for what in evaluate:
-        checks.choice("evaluate", what, EVALUATIONS)
-    algorithm.check_population(1 if pooled else federation.devices)
-    _check_fit(model, federation)
-
-
-def _check_fit(model: Model, federation: Federation) -> None:
-    """The model takes the federation's examples, and has a logit for every label."""
-    x = jax.ShapeDtypeStruct((2, *federation.train.x.shape[1:]), federation.train.x.dtype)
-    decoded = jax.eval_shape(federation.decode, federation.shared, x)
-    try:
-        params = jax.eval_shape(model.init, jax.random.key(0))
-        outputs = jax.eval_shape(model.outputs, params, decoded)
-    except Exception as error:
-        raise InputError(
-            f"model {model.name} does not take examples of shape {decoded.shape[1:]} of data {federation.name}: "
-            f"{str(error).splitlines()[0]}"
-        ) from error
-    if federation.classes is not None and model.correct is not None and outputs.shape[-1] < federation.classes:
-        raise InputError(
-            f"model {model.name} has {outputs.shape[-1]} outputs but data {federation.name} has "
-            f"{federation.classes} classes: give a model with at least {federation.classes} outputs"
-        )
 
 
 def _checksum(federation: Federation) -> str:
