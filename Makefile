@@ -10,7 +10,7 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/compiled
 .PHONY: run test check format bench lock clean
 
 run: $(VENV)/.run
-	$(BIN)/fedbc run fedbc fedavg --data synthetic --rounds 200 --epochs 5 --sample 10 --momentum 0.5 --seed 1
+	$(BIN)/fedbc run fedbc fedavg --data synthetic --rounds 200 --epochs 5 --sample 10 --momentum 0.5 --dual-lr 0.001 --data-seed 2 --seed 1
 
 test: check
 	$(BIN)/python -m pytest -n 2

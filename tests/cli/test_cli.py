@@ -27,7 +27,7 @@ def cli(capsys, tmp_path, monkeypatch):
 def test_run_show_and_files(cli, tmp_path):
     code, out, err = cli("run", "fedbc", "fedavg", *QUICK, "--momentum", "0.5")
     assert (code, err) == (0, "")
-    assert "Means over the last 2 evaluated rounds" in " ".join(out.split())
+    assert "Means over the last 20 rounds (2 of them evaluated)" in " ".join(out.split())
     assert "fedbc" in out
     assert "fedavg" in out
     folder = tmp_path / "runs" / "fedbc-fedavg-synthetic-1"

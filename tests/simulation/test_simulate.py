@@ -102,8 +102,12 @@ def test_evaluation_can_be_rare(small, tiny_model):
     often = fedbc.simulate(FEDBC, tiny_model, small, **SETTING | {"rounds": 7})
     rare = fedbc.simulate(FEDBC, tiny_model, small, **SETTING | {"rounds": 7}, evaluate_every=3)
     assert rare.history["global_accuracy"].notna().tolist() == [False, False, True, False, False, True, True]
+    assert list(rare.history.columns) == list(often.history.columns)
     for column in ("global_accuracy", "local_accuracy", "global_loss", "accuracy_variance"):
         assert rare.history[column].iloc[-1] == pytest.approx(often.history[column].iloc[-1], rel=1e-6)
+    values = often.history["global_loss"]
+    assert often.summary(last=3)["global_loss"] == pytest.approx(values.iloc[-3:].mean())
+    assert rare.summary(last=3)["global_loss"] == pytest.approx(values.iloc[[5, 6]].mean())
     only = fedbc.simulate(FEDBC, tiny_model, small, **SETTING, evaluate=["global"])
     assert "global_accuracy" in only.history
     assert "local_accuracy" not in only.history

@@ -37,8 +37,12 @@ def comparison(results: Mapping[str, Result]) -> Table:
 
 def explanation(results: Mapping[str, Result]) -> str:
     """What the table's numbers are."""
-    last = max(r.summary().get("averaged_over_last_rounds", 0) for r in results.values())
-    mean = f"Means over the last {last} evaluated rounds. " if last else ""
+    summary = next(iter(results.values())).summary()
+    mean = ""
+    if "last_rounds" in summary:
+        mean = (
+            f"Means over the last {summary['last_rounds']} rounds ({summary['evaluated_of_them']} of them evaluated). "
+        )
     return (
         f"{mean}Global accuracy: the global model z on all devices' test sets. Local accuracy: each device's own "
         "model x_i on its own test set, mean over devices. Variance and worst device: z on each device's test set."

@@ -59,13 +59,13 @@ class Result:
         return len(self.history)
 
     def summary(self, last: int = 20) -> dict[str, Any]:
-        """The run in a few numbers: means over its last evaluated rounds, and its wall time."""
+        """The run in a few numbers: means over the evaluated ones of its `last` rounds, and its wall time."""
         evaluated = self.history.dropna(subset=["global_test_loss"]) if "global_test_loss" in self.history else None
         out: dict[str, Any] = {"rounds": self.rounds, "seconds": float(self.history["seconds"].sum())}
         if evaluated is None or evaluated.empty:
             return out
-        tail = evaluated.tail(last)
-        out["averaged_over_last_rounds"] = len(tail)
+        tail = evaluated[evaluated["round"] > self.rounds - last]
+        out |= {"last_rounds": last, "evaluated_of_them": len(tail)}
         skip = {"round", "seconds", "train_seconds"}
         for column in tail.columns:
             if column not in skip:

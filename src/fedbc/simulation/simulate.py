@@ -223,7 +223,7 @@ class Simulation:
         multipliers, tolerances = duals(self.algorithm, self.store, z)
         models = jax.vmap(self.algorithm.local_model)(self.store.stacks)
         return Result(
-            history=pd.DataFrame(self.history, columns=None if self.history else ["round", "seconds"]),
+            history=pd.DataFrame(self.history, columns=_columns(self.history)),
             devices=pd.DataFrame(_concatenated(self.device_rows)),
             global_model=jax.tree.map(np.asarray, z),
             multipliers=multipliers,
@@ -272,6 +272,11 @@ def versions() -> dict[str, str]:
     names = ["fedbc", "jax", "jaxlib", "numpy", "pandas"]
     found = {name: metadata.version(name) for name in names}
     return {**found, "python": platform.python_version(), "platform": jax.devices()[0].platform}
+
+
+def _columns(history: list[Row]) -> list[str]:
+    """The columns in the order of a full row, whether or not the first round was evaluated."""
+    return list(max(history, key=lambda row: len(row))) if history else ["round", "seconds"]
 
 
 def _concatenated(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
