@@ -18,7 +18,7 @@ COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 PANELS = (
     ("global_accuracy", "Global accuracy", "z on all test sets, %", 100),
-    ("local_accuracy", "Local accuracy", "x_i on its own test set, mean over devices, %", 100),
+    ("local_accuracy", "Local accuracy", "x_i on its own test set, mean, %", 100),
     ("global_loss", "Training loss", "z on all training sets", 1),
 )
 
@@ -46,11 +46,11 @@ def curves(results: Mapping[str, Result], path: Path, *, title: str = "") -> Pat
 
 
 def _curve(axes: Axes, result: Result, column: str, factor: float, colour: str, name: str) -> None:
-    """The measured values faintly, and their running mean over ten points on top, so that both can be seen."""
+    """The measured values faintly, and their mean over nine neighbouring points on top, so that both can be seen."""
     rows = result.history.dropna(subset=[column])
     values = rows[column] * factor
     axes.plot(rows["round"], values, color=colour, alpha=0.25, linewidth=0.8)
-    axes.plot(rows["round"], values.rolling(10, min_periods=1).mean(), color=colour, linewidth=1.8, label=name)
+    axes.plot(rows["round"], values.rolling(9, min_periods=1, center=True).mean(), color=colour, linewidth=1.8, label=name)
 
 
 def save(figure: Any, path: Path) -> Path:

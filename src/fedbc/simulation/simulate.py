@@ -276,7 +276,8 @@ def versions() -> dict[str, str]:
 
 def _columns(history: list[Row]) -> list[str]:
     """The columns in the order of a full row, whether or not the first round was evaluated."""
-    return list(max(history, key=lambda row: len(row))) if history else ["round", "seconds"]
+    fullest: Row = max(history, key=lambda row: len(row), default={"round": 0, "seconds": 0.0})
+    return list(fullest)
 
 
 def _concatenated(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
