@@ -50,7 +50,8 @@ def _curve(axes: Axes, result: Result, column: str, factor: float, colour: str, 
     rows = result.history.dropna(subset=[column])
     values = rows[column] * factor
     axes.plot(rows["round"], values, color=colour, alpha=0.25, linewidth=0.8)
-    axes.plot(rows["round"], values.rolling(9, min_periods=1, center=True).mean(), color=colour, linewidth=1.8, label=name)
+    smooth = values.rolling(9, min_periods=1, center=True).mean()
+    axes.plot(rows["round"], smooth, color=colour, linewidth=1.8, label=name)
 
 
 def save(figure: Any, path: Path) -> Path:
