@@ -15,6 +15,9 @@ from fedbc.cli.errors import Stopped
 from fedbc.errors import InputError
 from fedbc.experiments import sweep
 
+ABSENT = "–"
+"""Stands for an argument that a run's algorithm does not have."""
+
 
 @click.command("sweep", short_help="Run a grid or a list of specifications on all cores.")
 @click.argument("file", type=click.Path(path_type=Path))
@@ -81,11 +84,11 @@ def _show(lines: list[dict[str, Any]], best: int, results: Path) -> None:
 
 
 def _varied(lines: list[dict[str, Any]]) -> list[str]:
-    """The arguments in which the runs differ."""
+    """The arguments in which runs that have them differ."""
     names = list(dict.fromkeys(f"{part}.{key}" for r in lines for part, table in r["spec"].items() for key in table))
-    return [name for name in names if len({str(_value(r, name)) for r in lines}) > 1]
+    return [name for name in names if len({str(_value(r, name)) for r in lines} - {ABSENT}) > 1]
 
 
 def _value(line: dict[str, Any], name: str) -> Any:
     part, key = name.split(".", 1)
-    return line["spec"][part].get(key, "–")
+    return line["spec"][part].get(key, ABSENT)
