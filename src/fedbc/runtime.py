@@ -27,7 +27,7 @@ def configure() -> None:
     wanted = os.environ.get("FEDBC_LANES")
     if wanted is not None and not wanted.isdecimal():
         raise InputError(f"FEDBC_LANES={wanted!r} is not accepted: give a whole number, 0 to leave JAX as it is")
-    lanes = int(wanted) if wanted is not None else _usable_cores()
+    lanes = int(wanted) if wanted is not None else usable_cores()
     if lanes < 1 or _started():
         return
     _keep_compiled_programs()
@@ -63,7 +63,8 @@ def _processor() -> str:
     return "".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
+    """How many cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -31,7 +31,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from fedbc import storage
+from fedbc import runtime, storage
 from fedbc.errors import FedBCError, InputError, unknown
 from fedbc.experiments.spec import PARTS, RunSpec, read_toml
 
@@ -119,7 +119,7 @@ def run_sweep(
     """Run what `results` does not hold yet, and append a line for each run as it ends."""
     known = read_results(results)
     todo = [storage.to_json(s.to_dict()) for s in specs if fingerprint(s) not in known]
-    for line in _on_ray(todo, ray) if ray is not None else _on_processes(todo, workers or _cores()):
+    for line in _on_ray(todo, ray) if ray is not None else _on_processes(todo, workers or runtime.usable_cores()):
         _append(results, json.dumps(json.loads(storage.to_json(line))))
         on_line(line)
 
@@ -135,10 +135,6 @@ def _append(path: Path, line: str) -> None:
             file.write(line.encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass
