@@ -1,9 +1,10 @@
-"""Settings of JAX that must be made before it starts: one XLA device a core, no threads inside an operation, a cache.
+"""Settings of JAX that must be made before it starts: one XLA device a core, and a cache of compiled programs.
 
 A device's local training is a long chain of small operations, which threads inside an operation slow down; two cores
-are used far better by two lanes. This must happen before JAX's first computation, so it is done when `fedbc` is
-imported; if JAX has started by then, runs use the devices that it has. `FEDBC_LANES` sets the number of CPU lanes;
-`FEDBC_LANES=0` leaves JAX's settings alone.
+are used far better by two lanes. XLA is therefore asked for none, too; JAX 0.10.2 heeds that only in part: a large
+product alone on the machine still uses both cores. All this must happen before JAX's first computation, so it is done
+when `fedbc` is imported; if JAX has started by then, runs use the devices that it has. `FEDBC_LANES` sets the number of
+CPU lanes; `FEDBC_LANES=0` leaves JAX's settings alone.
 
 Compiled programs are kept in the user's cache folder (or in JAX_COMPILATION_CACHE_DIR, if that is set), so that a
 second run of the same kind starts at once; JAX_ENABLE_COMPILATION_CACHE=0 switches this off.
