@@ -1,10 +1,11 @@
-"""Settings of JAX that must be made before it starts: one XLA device a core, and a cache of compiled programs.
+"""Settings of JAX that must be made before it starts: no threads inside an operation, and a cache of compiled programs.
 
-A device's local training is a long chain of small operations, which threads inside an operation slow down; two cores
-are used far better by two lanes. XLA is therefore asked for none, too; JAX 0.10.2 heeds that only in part: a large
-product alone on the machine still uses both cores. All this must happen before JAX's first computation, so it is done
-when `fedbc` is imported; if JAX has started by then, runs use the devices that it has. `FEDBC_LANES` sets the number of
-CPU lanes; `FEDBC_LANES=0` leaves JAX's settings alone.
+A device's local training is a long chain of small operations. XLA's CPU client hands independent ones to a pool of
+threads and lets them spin while they wait, which costs a whole core and gains nothing; with a pool of one thread it
+computes in the thread that asked, and the cores are there for the lanes (see `fedbc.simulation.lanes`). The pool's size
+is PJRT_NPROC. Computing in the asking thread also needs JAX's asynchronous dispatch switched off. All this must happen
+before JAX's first computation, so it is done when `fedbc` is imported; if JAX has started by then, runs are right, and
+slower. `FEDBC_LANES` sets the number of lanes on a CPU; `FEDBC_LANES=0` leaves JAX's settings alone.
 
 Compiled programs are kept in the user's cache folder (or in JAX_COMPILATION_CACHE_DIR, if that is set), so that a
 second run of the same kind starts at once; JAX_ENABLE_COMPILATION_CACHE=0 switches this off.
@@ -22,27 +23,46 @@ import platformdirs
 
 from fedbc.errors import InputError
 
+LANES_ON_ACCELERATOR = 8
+"""Lanes that one accelerator takes at once: it likes wide work."""
+
 
 def configure() -> None:
-    """Prepare JAX for lanes, if it has not started and runs on a CPU."""
-    wanted = os.environ.get("FEDBC_LANES")
-    if wanted is not None and not wanted.isdecimal():
-        raise InputError(f"FEDBC_LANES={wanted!r} is not accepted: give a whole number, 0 to leave JAX as it is")
-    lanes = int(wanted) if wanted is not None else usable_cores()
-    if lanes < 1 or _started():
+    """Prepare JAX for lanes, if it has not started."""
+    if _wanted_lanes() == 0 or _started():
         return
+    os.environ.setdefault("PJRT_NPROC", "1")
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
     _keep_compiled_programs()
-    flags = os.environ.get("XLA_FLAGS", "")
-    if "xla_cpu_multi_thread_eigen" not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
-    if "xla_force_host_platform_device_count" not in flags:
-        jax.config.update("jax_num_cpu_devices", lanes)
 
 
 def default_lanes() -> int:
-    """One lane an XLA device on a CPU; a few lanes a device on an accelerator, which likes wide work."""
+    """One lane a core on a CPU, or as FEDBC_LANES says; a few lanes a device on an accelerator."""
     devices = jax.devices()
-    return len(devices) if devices[0].platform == "cpu" else 8 * len(devices)
+    if devices[0].platform == "cpu":
+        return _wanted_lanes() or usable_cores()
+    return LANES_ON_ACCELERATOR * len(devices)
+
+
+def lane_devices(lanes: int) -> list[jax.Device]:
+    """The XLA devices that lanes run on, one for each thread: on a CPU a thread a lane, all on the same device; else a
+    thread an accelerator, as many as divide the lanes evenly."""
+    devices = jax.devices()
+    if devices[0].platform == "cpu":
+        return devices[:1] * lanes
+    return devices[: max(d for d in range(1, min(lanes, len(devices)) + 1) if lanes % d == 0)]
+
+
+def usable_cores() -> int:
+    """How many cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _wanted_lanes() -> int | None:
+    wanted = os.environ.get("FEDBC_LANES")
+    if wanted is not None and not wanted.isdecimal():
+        raise InputError(f"FEDBC_LANES={wanted!r} is not accepted: give a whole number, 0 to leave JAX as it is")
+    return int(wanted) if wanted is not None else None
 
 
 def _keep_compiled_programs() -> None:
@@ -62,11 +82,6 @@ def _processor() -> str:
     except OSError:
         return platform.processor() + platform.machine()
     return "".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))
-
-
-def usable_cores() -> int:
-    """How many cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _started() -> bool:

@@ -23,10 +23,12 @@ from fedbc.simulation.schedule import Plan
 T = TypeVar("T")
 
 
-def train_by_hand(engine: Engine, server: Any, states: Packed, fresh: Any, plan: Plan, data: Data, key: Any) -> Trained:
+def train_by_hand(
+    engine: Engine, server: Any, states: Packed, fresh: Any, plan: Plan, data: Data, key_data: Any
+) -> Trained:
     """Engine.train in plain Python."""
     algorithm, packing = engine.algorithm, engine.packing
-    key = jax.random.fold_in(key, plan.round)
+    key = jax.random.fold_in(jax.random.wrap_key_data(key_data), plan.round)
     lanes = lane_input(states, fresh, plan)
     total, info = None, None
     for lane, place in zip(*plan.places, strict=True):
@@ -49,7 +51,8 @@ def train_by_hand(engine: Engine, server: Any, states: Packed, fresh: Any, plan:
         engine.info_names = tuple(done.info)
         info = np.zeros((*plan.devices.shape, len(done.info))) if info is None else info
         info[lane, place] = list(done.info.values())
-    return engine.conclude(server, total, states, info)
+    server, finite = engine.conclude(server, [jax.tree.map(lambda a: a[None], total)])
+    return Trained(server, [states], [info], finite)
 
 
 class _Stage:

@@ -1,23 +1,20 @@
-"""The compiled round: lanes of devices, each trained in one loop, their summands added, the server updated.
-
-Lanes are spread over XLA devices (`shard_map`); on a CPU each core is one (see `fedbc.runtime`). Several lanes on one
-device, as an accelerator wants them, are batched (`vmap`).
-"""
+"""The compiled round: lanes of devices, each trained in one loop, their summands added, the server updated."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedbc import trees
 from fedbc.algorithms.base import Algorithm, Context, Loss
 from fedbc.data.federation import Federation
 from fedbc.models.base import Model
 from fedbc.simulation import batches
+from fedbc.simulation.lanes import Copies, Lanes
 from fedbc.simulation.local import train_device
 from fedbc.simulation.packing import Packed, Packing
 from fedbc.simulation.schedule import Batching, Plan
@@ -26,7 +23,7 @@ Array = jax.Array
 
 
 class LaneInput(NamedTuple):
-    """What one lane works through: arrays of the host or of JAX, few of them because each costs time to move."""
+    """What the lanes work through: arrays of the host or of JAX, few of them because each costs time to move."""
 
     states: Packed
     """(places, width): device states, packed"""
@@ -34,6 +31,7 @@ class LaneInput(NamedTuple):
     """(places, 5): Facts of the devices"""
     rows: Any
     """(length, batch_size): row numbers of the training data"""
+    round: Any
 
 
 class Facts(NamedTuple):
@@ -53,10 +51,10 @@ class Trained(NamedTuple):
     """The outcome of a round."""
 
     server: Any
-    states: Any
-    """new device states, packed, (lanes, places, width)"""
-    info: Any
-    """diagnostics, (lanes, places, number of them); `Engine.info_names` has their names"""
+    states: list[Packed]
+    """new device states, packed, a (lanes, places, width) part for each thread"""
+    info: list[Any]
+    """diagnostics, parts of (lanes, places, number of them); `Engine.info_names` has their names"""
     finite: Any
     """whether the new global model has no infinite or undefined value"""
 
@@ -64,12 +62,9 @@ class Trained(NamedTuple):
 class Engine:
     """Compiles and runs rounds of one algorithm on one federation."""
 
-    def __init__(self, algorithm: Algorithm, model: Model, federation: Federation, batching: Batching, lanes: int):
+    def __init__(self, algorithm: Algorithm, model: Model, federation: Federation, batching: Batching, lanes: Lanes):
         self.algorithm, self.batching, self.lanes = algorithm, batching, lanes
         self.population = federation.devices
-        self.mesh = lane_mesh(lanes)
-        self.everywhere = NamedSharding(self.mesh, PartitionSpec())
-        self.by_lane = NamedSharding(self.mesh, PartitionSpec("lane"))
         self.gather = batches.gatherer(federation)
         self.loss: Loss
         if batching.batch_size is None:
@@ -81,48 +76,38 @@ class Engine:
         self.packing = Packing(self.state_shapes)
         self.info_names: tuple[str, ...] = ()
         self.compilations = 0
-        self._round = jax.jit(self._round_on_lanes)
+        self._train = lanes.compiled(self._lane)
+        self._conclude = jax.jit(self.conclude)
 
-    def put(self, tree: Any) -> Any:
-        """Place a pytree on every lane's device."""
-        return jax.device_put(tree, self.everywhere)
+    def train(
+        self,
+        server: Any,
+        states: Packed,
+        fresh: Any,
+        plan: Plan,
+        data: Copies,
+        key: Copies,
+        meanwhile: Callable[[], object],
+    ) -> Trained:
+        """Run one round; `meanwhile` is called while the lanes compute."""
+        own = lane_input(states, fresh, plan)
+        outcomes = self._train(own, self.lanes.share(server), data, key, meanwhile=meanwhile)
+        totals, new_states, info = zip(*outcomes, strict=True)
+        new_server, finite = self._conclude(server, self.lanes.gathered(list(totals)))
+        return Trained(new_server, list(new_states), list(info), finite)
 
-    def train(self, server: Any, states: Packed, fresh: Any, plan: Plan, data: batches.Data, key: Array) -> Trained:
-        """Run one round; returns at once, the arrays are ready later."""
-        return self._round(server, lane_input(states, fresh, plan), data, key, np.int32(plan.round))
-
-    def _round_on_lanes(self, server: Any, lanes: LaneInput, data: batches.Data, key: Array, round: Array) -> Trained:
-        self.compilations += 1  # this line runs only while JAX traces the function
-        everywhere, by_lane = PartitionSpec(), PartitionSpec("lane")
-
-        def on_device(server: Any, lanes: LaneInput, data: batches.Data, key: Array, round: Array) -> Trained:
-            key = jax.random.fold_in(key, round)
-            if self.lanes == self.mesh.size:
-                total, states, info = self._lane(server, jax.tree.map(lambda a: a[0], lanes), data, key)
-                states, info = jax.tree.map(lambda a: a[None], (states, info))
-            else:
-                total, states, info = jax.vmap(lambda lane: self._lane(server, lane, data, key))(lanes)
-                total = jax.tree.map(lambda a: a.sum(0), total)
-            total = jax.lax.psum(total, "lane")
-            return self.conclude(server, total, states, info)
-
-        return jax.shard_map(
-            on_device,
-            mesh=self.mesh,
-            in_specs=(everywhere, by_lane, everywhere, everywhere, everywhere),
-            out_specs=Trained(everywhere, by_lane, by_lane, everywhere),
-            check_vma=False,
-        )(server, lanes, data, key, round)
-
-    def conclude(self, server: Any, total: Any, states: Packed, info: Any) -> Trained:
-        """The server's part of a round."""
+    def conclude(self, server: Any, totals: list[Any]) -> tuple[Any, Array]:
+        """The server's part of a round: the lanes' totals added, the server updated, and whether z is finite."""
+        total = jax.tree.map(lambda *parts: sum(part.sum(0) for part in parts), *totals)
         server = self.algorithm.update(server, total, jnp.asarray(self.population, float))
         leaves = jax.tree.leaves(self.algorithm.global_model(server))
-        return Trained(server, states, info, jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves])))
+        return server, jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]))
 
-    def _lane(self, server: Any, lane: LaneInput, data: batches.Data, key: Array) -> tuple[Any, Packed, Array]:
+    def _lane(self, lane: LaneInput, server: Any, data: batches.Data, key_data: Array) -> tuple[Any, Packed, Array]:
         """Train the lane's devices one after the other; their summands' total, new states and diagnostics."""
+        self.compilations += 1  # this line runs only while JAX traces the function
         algorithm = self.algorithm
+        key = jax.random.fold_in(jax.random.wrap_key_data(key_data), lane.round)
         message = algorithm.broadcast(server)
         z = algorithm.global_model(server)
 
@@ -184,16 +169,9 @@ class Engine:
 def lane_input(states: Packed, fresh: Any, plan: Plan) -> LaneInput:
     """A plan and its devices' states, laid out for the lanes."""
     facts = np.stack([plan.devices, plan.examples, plan.steps, plan.first, fresh.astype(np.int32)], axis=-1)
-    return LaneInput(states, facts, plan.rows)
+    return LaneInput(states, facts, plan.rows, np.full(len(facts), plan.round, np.int32))
 
 
 def no_context() -> Context:
     """A context to find shapes with."""
     return Context(jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32), jnp.ones((), jnp.int32))
-
-
-def lane_mesh(lanes: int) -> Mesh:
-    """The XLA devices that lanes are spread over: as many as divide the lanes evenly."""
-    devices = jax.devices()
-    count = max(d for d in range(1, min(lanes, len(devices)) + 1) if lanes % d == 0)
-    return Mesh(np.asarray(devices[:count]), ("lane",))

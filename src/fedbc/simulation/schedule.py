@@ -29,10 +29,56 @@ def sample_devices(seed: int, round: int, population: int, sample: int | None) -
     return np.sort(generator(seed, SAMPLE, round).choice(population, sample, replace=False, shuffle=False))
 
 
-def shuffled_epochs(seed: int, round: int, device: int, examples: int, epochs: int) -> Array:
-    """One permutation of a device's examples an epoch, as (epochs, examples)."""
-    order = np.tile(np.arange(examples, dtype=np.int32), (epochs, 1))
-    return generator(seed, SHUFFLE, round, device).permuted(order, axis=1)
+def shuffled_epochs(seed: int, round: int, devices: Array, examples: Array, epochs: int) -> list[Array]:
+    """For each device one permutation of its examples an epoch, as (epochs, examples).
+
+    A permutation is the order of hashed numbers. They come from SplitMix64, started from a hash of (seed, purpose,
+    round, device): a bit generator of NumPy's takes longer to set up than a small device's examples to shuffle.
+    """
+    ends = np.cumsum(epochs * examples).tolist()
+    numbers = np.empty(ends[-1] if ends else 0, np.uint64)
+    ramp = _GOLDEN * np.arange(1, epochs * int(examples.max(initial=0)) + 1, dtype=np.uint64)
+    parts = []
+    for start, begin, end in zip(_hashed(seed, SHUFFLE, round, devices), [0, *ends], ends, strict=False):
+        part = numbers[begin:end]
+        np.add(ramp[: end - begin], start, out=part)
+        parts.append(part)
+    _mix(numbers)
+    return [_order(part.reshape(epochs, -1)) for part in parts]
+
+
+def _order(numbers: Array) -> Array:
+    """In which order the numbers of each row are, up to their lowest bits; changes `numbers`."""
+    count = numbers.shape[1]
+    # The place of a number takes its lowest bits, so that sorting carries it along; this is faster than argsort.
+    low = np.uint64((1 << int(count - 1).bit_length()) - 1)
+    numbers &= ~low
+    numbers |= np.arange(count, dtype=np.uint64)
+    numbers.sort(axis=1)
+    numbers &= low
+    return numbers.astype(np.int32)
+
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _mix(x: Array) -> None:
+    """SplitMix64's output function (Steele, Lea, Flood 2014), in place."""
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+
+
+def _hashed(seed: int, purpose: int, round: int, devices: Array) -> Array:
+    """A number for each device that depends on everything."""
+    state = np.zeros(len(devices), np.uint64)
+    for part in (seed % 2**64, purpose, round, devices):
+        state ^= np.asarray(part, np.uint64)
+        state += _GOLDEN
+        _mix(state)
+    return state
 
 
 @dataclass(frozen=True)
@@ -62,17 +108,24 @@ class Batching:
         return self.steps(examples) * self.per_step
 
     def table(self, seed: int, round: int, device: int, examples: int) -> Array:
-        """A device's batches in a round: (rows, batch_size) example numbers, -1 where a batch is not full.
+        """A device's batches in a round: (rows, batch_size) example numbers, -1 where a batch is not full."""
+        (order,) = shuffled_epochs(seed, round, np.asarray([device]), np.asarray([examples]), self.epochs)
+        table = np.full((int(self.table_rows(np.asarray(examples))), self.batch_size or 1), -1, np.int32)
+        self.lay(order, table)
+        return table
+
+    def lay(self, order: Array, table: Array) -> None:
+        """Cut (epochs, examples) numbers into the rows of a table that is -1 all over.
 
         If the batches do not fill the last step, it takes the device's first batches again.
         """
         assert self.batch_size is not None
+        epochs, examples = order.shape
         batches = -(-examples // self.batch_size)
-        table = np.full((self.epochs, batches * self.batch_size), -1, np.int32)
-        table[:, :examples] = shuffled_epochs(seed, round, device, examples, self.epochs)
-        table = table.reshape(self.epochs * batches, self.batch_size)
-        missing = -len(table) % self.per_step
-        return table if missing == 0 else np.concatenate([table, np.resize(table, (missing, self.batch_size))])
+        filled = epochs * batches
+        table[:filled].reshape(epochs, batches * self.batch_size)[:, :examples] = order
+        if filled < len(table):
+            table[filled:] = np.resize(table[:filled], (len(table) - filled, self.batch_size))
 
 
 @dataclass(frozen=True)
@@ -127,29 +180,25 @@ class Planner:
         examples = self.sizes[devices]
         steps = self.batching.steps(examples)
         dealt = deal(steps, self.lanes, self.depth)
-        shape = (self.lanes, self.depth)
-        index, n, k, first = (np.full(shape, fill, np.int32) for fill in (-1, 0, 0, 0))
+        index, n, k, first = (np.full((self.lanes, self.depth), fill, np.int32) for fill in (-1, 0, 0, 0))
         size = self.batching.batch_size
-        rows = (
-            np.full((self.lanes, self.length, size or 1), -1, np.int32) if size else np.zeros((self.lanes, 1, 1), "i4")
-        )
-        counts = np.zeros(self.lanes, np.int32)
+        rows = np.full((self.lanes, self.length if size else 1, size or 1), -1, np.int32)
+        orders = shuffled_epochs(self.seed, round, devices, examples, self.batching.epochs) if size else []
+        taken = self.batching.table_rows(examples)
         for lane in range(self.lanes):
-            end = 0
             members = np.flatnonzero(dealt == lane)
-            counts[lane] = len(members)
-            for place, member in enumerate(members):
-                device = int(devices[member])
-                index[lane, place], n[lane, place], k[lane, place] = device, examples[member], steps[member]
-                if size is None:
-                    first[lane, place] = self.offsets[device]
-                    continue
-                table = self.batching.table(self.seed, round, device, int(examples[member]))
-                np.add(table, self.offsets[device], out=table, where=table >= 0)
-                first[lane, place] = end
-                rows[lane, end : end + len(table)] = table
-                end += len(table)
-        return Plan(round, index, counts, n, k, first, rows)
+            here = slice(len(members))
+            index[lane, here], n[lane, here], k[lane, here] = devices[members], examples[members], steps[members]
+            if size is None:
+                first[lane, here] = self.offsets[devices[members]]
+                continue
+            ends = np.cumsum(taken[members])
+            first[lane, here] = ends - taken[members]
+            for member, begin, end in zip(members.tolist(), first[lane].tolist(), ends.tolist(), strict=False):
+                order = orders[member]
+                order += self.offsets[devices[member]]
+                self.batching.lay(order, rows[lane, begin:end])
+        return Plan(round, index, np.bincount(dealt, minlength=self.lanes), n, k, first, rows)
 
 
 def deal(work: Array, lanes: int, depth: int) -> Array:
@@ -158,10 +207,11 @@ def deal(work: Array, lanes: int, depth: int) -> Array:
     Returns the lane of each piece. Ties are broken by order, so that the result is a function of its arguments.
     """
     lane_of = np.zeros(len(work), int)
-    load, taken = np.zeros(lanes), np.zeros(lanes, int)
-    for piece in np.argsort(-work, kind="stable"):
-        lane = int(np.argmin(np.where(taken < depth, load, np.inf)))
+    # Plain numbers: for the few pieces of a round they are faster than arrays.
+    pieces, loads, room = work.tolist(), [0] * lanes, [depth] * lanes
+    for piece in np.argsort(-work, kind="stable").tolist():
+        lane = min((i for i in range(lanes) if room[i]), key=loads.__getitem__)
         lane_of[piece] = lane
-        load[lane] += work[piece]
-        taken[lane] += 1
+        loads[lane] += pieces[piece]
+        room[lane] -= 1
     return lane_of

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
 
 from fedbc.data.federation import Federation, Split
 from fedbc.models.base import Model
 from fedbc.simulation.batches import Data
+from fedbc.simulation.lanes import Copies, Lanes
 from fedbc.simulation.schedule import deal
 
 Array = np.ndarray
@@ -45,49 +46,71 @@ class Chunks(NamedTuple):
     number: Array
 
 
+class Models(Protocol):
+    """Which model answers for a device."""
+
+    def inputs(self, places: Array) -> Any:
+        """On the host: what the lanes need to form the models of (lanes, depth) devices, -1 where there is none."""
+
+    def form(self, own: Any, z: Any, data: Data) -> Any:
+        """In compiled code: the models of one lane's places, stacked; `data` is the split that models may adapt to."""
+
+
 class Scorer:
     """Scores models on one split of a federation."""
 
-    def __init__(self, model: Model, federation: Federation, split: Split, mesh: Mesh, lanes: int, depth: int) -> None:
+    def __init__(self, model: Model, federation: Federation, split: Split, lanes: Lanes, depth: int) -> None:
         self.model, self.federation, self.split = model, federation, split
-        self.mesh, self.lanes, self.depth = mesh, lanes, depth
-        self.size = _chunk_size(len(split.y), lanes)
+        self.lanes, self.depth = lanes, depth
+        self.size = _chunk_size(len(split.y), lanes.count)
         self.own_size = _chunk_size(int(split.sizes.max(initial=1)), 1)
         self.own_chunks = -(-split.sizes // self.own_size)
         self._own_length = max(1, int(np.sort(self.own_chunks)[::-1][:depth].sum()))
         self.all_rows = self._spread_all_rows()
-        self._compiled = jax.jit(self._on_lanes, static_argnames="size")
+        self._one = lanes.compiled(
+            lambda chunks, z, data: self._lane(chunks, jax.tree.map(lambda a: a[None], z), data, self.size)
+        )
 
-    def one(self, params: Any, data: Data) -> tuple[Array, Array]:
+    def one(self, z: Copies, data: Copies) -> tuple[Array, Array]:
         """One model on all rows: (right answers, losses), one value a row."""
-        stacked = jax.tree.map(lambda a: jnp.broadcast_to(a, (self.lanes, 1, *a.shape)), params)
-        right, loss = self._run(stacked, self.all_rows, data, self.size)
+        right, loss = zip(*self._one(self.all_rows, z, data), strict=True)
         rows = len(self.split.y)
-        return np.asarray(right).reshape(-1)[:rows], np.asarray(loss).reshape(-1)[:rows]
+        return _joined(right).reshape(-1)[:rows], _joined(loss).reshape(-1)[:rows]
 
     def by_device(self, right: Array, loss: Array, split: Split | None = None) -> Sums:
         """Sum one value a row over each device's rows; `split` may divide the same rows in another way."""
         split = split or self.split
         return Sums(_segment_sums(right, split.offsets), _segment_sums(loss, split.offsets), split.sizes)
 
-    def own(self, states_of: Any, devices: Array, data: Data) -> Sums:
-        """Each device's own model on its own rows; `states_of(places)` gives the models for (lanes, depth) devices."""
-        right, loss = np.zeros(len(devices)), np.zeros(len(devices))
-        for begin in range(0, len(devices), self.lanes * self.depth):
-            part = np.arange(begin, min(begin + self.lanes * self.depth, len(devices)))
-            lane_of = deal(self.own_chunks[devices[part]], self.lanes, self.depth)
-            places = np.full((self.lanes, self.depth), -1)
-            chunks = _empty_chunks(self.lanes, self._own_length)
-            owner = np.full((self.lanes, self._own_length), -1)
-            for lane in range(self.lanes):
-                members = part[lane_of == lane]
-                places[lane, : len(members)] = devices[members]
-                self._fill_lane(chunks, owner, lane, members, devices[members])
-            r, v = self._run(states_of(places), chunks, data, self.own_size)
-            used = owner >= 0
-            np.add.at(right, owner[used], np.asarray(r, float).sum(-1)[used])
-            np.add.at(loss, owner[used], np.asarray(v, float).sum(-1)[used])
-        return Sums(right, loss, self.split.sizes[devices])
+    def own(self, models: Models) -> Callable[..., Sums]:
+        """A function that scores devices' own models: (devices, z, data, data to adapt to) to Sums."""
+
+        def lane(own: Any, z: Any, data: Data, adapt_to: Data) -> tuple[Any, Any]:
+            chunks, inputs = own
+            return self._lane(chunks, models.form(inputs, z, adapt_to), data, self.own_size)
+
+        compiled = self.lanes.compiled(lane)
+
+        def score(devices: Array, z: Copies, data: Copies, adapt_to: Copies) -> Sums:
+            right, loss = np.zeros(len(devices)), np.zeros(len(devices))
+            lanes, at_once = self.lanes.count, self.lanes.count * self.depth
+            for begin in range(0, len(devices), at_once):
+                part = np.arange(begin, min(begin + at_once, len(devices)))
+                lane_of = deal(self.own_chunks[devices[part]], lanes, self.depth)
+                places = np.full((lanes, self.depth), -1)
+                chunks = _empty_chunks(lanes, self._own_length)
+                owner = np.full((lanes, self._own_length), -1)
+                for i in range(lanes):
+                    members = part[lane_of == i]
+                    places[i, : len(members)] = devices[members]
+                    self._fill_lane(chunks, owner, i, members, devices[members])
+                r, v = zip(*compiled((chunks, models.inputs(places)), z, data, adapt_to), strict=True)
+                used = owner >= 0
+                np.add.at(right, owner[used], _joined(r).sum(-1, dtype=float)[used])
+                np.add.at(loss, owner[used], _joined(v).sum(-1, dtype=float)[used])
+            return Sums(right, loss, self.split.sizes[devices])
+
+        return score
 
     def _fill_lane(self, chunks: Chunks, owner: Array, lane: int, members: Array, devices: Array) -> None:
         """Lay out one lane's devices as chunks that never span two devices."""
@@ -106,30 +129,16 @@ class Scorer:
     def _spread_all_rows(self) -> Chunks:
         rows = len(self.split.y)
         number = -(-rows // self.size)
-        length = max(1, -(-number // self.lanes))
-        chunks = _empty_chunks(self.lanes, length)
-        start = (np.arange(self.lanes * length) * self.size).reshape(self.lanes, length)
+        lanes = self.lanes.count
+        length = max(1, -(-number // lanes))
+        chunks = _empty_chunks(lanes, length)
+        start = (np.arange(lanes * length) * self.size).reshape(lanes, length)
         chunks.start[:] = np.minimum(start, rows)
         chunks.stop[:] = np.minimum(start + self.size, rows)
         chunks.number[:] = (start < rows).sum(1)
         return chunks
 
-    def _run(self, models: Any, chunks: Chunks, data: Data, size: int) -> tuple[Any, Any]:
-        if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
-            lanes = [self._lane(nth(i, models), nth(i, chunks), data, size) for i in range(self.lanes)]
-            return tuple(jnp.stack(parts) for parts in zip(*lanes, strict=True))  # type: ignore[return-value]
-        return self._compiled(models, chunks, data, size=size)
-
-    def _on_lanes(self, models: Any, chunks: Chunks, data: Data, *, size: int) -> Any:
-        def on_device(models: Any, chunks: Chunks, data: Data) -> Any:
-            return jax.vmap(lambda m, c: self._lane(m, c, data, size))(models, chunks)
-
-        lane = PartitionSpec("lane")
-        return jax.shard_map(
-            on_device, mesh=self.mesh, in_specs=(lane, lane, PartitionSpec()), out_specs=lane, check_vma=False
-        )(models, chunks, data)
-
-    def _lane(self, models: Any, chunks: Chunks, data: Data, size: int) -> tuple[Any, Any]:
+    def _lane(self, chunks: Chunks, models: Any, data: Data, size: int) -> tuple[Any, Any]:
         dtype = jax.tree.leaves(models)[0].dtype
         last_row = data.y.shape[0] - 1
 
@@ -149,9 +158,9 @@ class Scorer:
         return jax.lax.fori_loop(0, chunks.number, chunk, empty)
 
 
-def nth(i: int, tree: Any) -> Any:
-    """Entry i of every leaf."""
-    return jax.tree.map(lambda a: a[i], tree)
+def _joined(parts: tuple[Any, ...]) -> Array:
+    """The threads' outcomes as one array of the host."""
+    return np.concatenate([np.asarray(part) for part in parts])
 
 
 def _chunk_size(rows: int, lanes: int) -> int:

@@ -28,6 +28,7 @@ from fedbc.simulation import batches
 from fedbc.simulation.debug import train_by_hand
 from fedbc.simulation.engine import Engine, Trained
 from fedbc.simulation.evaluation import DEFAULT, Evaluator, Row, duals
+from fedbc.simulation.lanes import Lanes
 from fedbc.simulation.result import Result
 from fedbc.simulation.schedule import INIT, NOISE, Batching, Plan, Planner, generator
 from fedbc.simulation.settings import Settings
@@ -122,29 +123,30 @@ class Simulation:
         if settings.pooled:
             federation = data.pooled(federation)
         seed, sample = settings.seed, settings.sample
-        lanes = min(settings.lanes or runtime.default_lanes(), sample or federation.devices)
+        lanes = Lanes(min(settings.lanes or runtime.default_lanes(), sample or federation.devices), threads=not debug)
 
         self.algorithm, self.model, self.federation = algorithm, model, federation
         self.settings, self.debug = settings, debug
         batching = Batching(settings.batch_size, settings.epochs, algorithm.batches)
-        self.planner = Planner(federation.train.offsets, batching, sample=sample, lanes=lanes, seed=seed)
+        self.planner = Planner(federation.train.offsets, batching, sample=sample, lanes=lanes.count, seed=seed)
         self.engine = Engine(algorithm, model, federation, batching, lanes)
         params = model.init(jax.random.key(int(generator(seed, INIT).integers(2**31))))
-        self.server = self.engine.put(algorithm.init_server(params))
-        self.key = self.engine.put(jax.random.key(int(generator(seed, NOISE).integers(2**31))))
+        self.server = lanes.put(algorithm.init_server(params))[0]
+        # Keys travel as plain numbers: JAX takes its fast path into compiled code for those only.
+        self.key = lanes.put(jax.random.key_data(jax.random.key(int(generator(seed, NOISE).integers(2**31)))))
         self.store = DeviceStore(self.engine.state_shapes, federation.devices)
-        self.train_data = batches.place(federation.train, federation.shared, self.engine.everywhere)
+        self.train_data = lanes.put(batches.host_data(federation.train, federation.shared))
         self.evaluator = Evaluator(
             algorithm,
             model,
             federation,
             what=settings.evaluate,
             fine_tune=settings.fine_tune or algorithm.fine_tune(),
-            mesh=self.engine.mesh,
             lanes=lanes,
             depth=self.planner.depth,
+            store=self.store,
             train_data=self.train_data,
-            test_data=batches.place(federation.test, federation.shared, self.engine.everywhere),
+            test_data=lanes.put(batches.host_data(federation.test, federation.shared)),
             seed=seed,
         )
         self.round = 0
@@ -155,7 +157,7 @@ class Simulation:
             "algorithm": {"name": algorithm.name, **algorithm.hyperparameters()},
             "model": {"name": model.name, "parameters": trees.size(params)},
             "data": {"name": federation.name, "devices": federation.devices, "checksum": _checksum(federation)},
-            "run": dataclasses.asdict(settings) | {"lanes": lanes},
+            "run": dataclasses.asdict(settings) | {"lanes": lanes.count},
             "versions": versions(),
         }
 
@@ -163,20 +165,21 @@ class Simulation:
         """Run one round and return its row of history; a round that diverges leaves everything as it was."""
         began = time.perf_counter()
         number = self.round + 1
-        plan = self._next_plan or self.planner.plan(number)
+        plan = self._plan(number)
         states, fresh = self.store.take(plan.devices)
         if self.debug:
-            trained = train_by_hand(self.engine, self.server, states, fresh, plan, self.train_data, self.key)
+            trained = train_by_hand(self.engine, self.server, states, fresh, plan, self.train_data[0], self.key[0])
         else:
-            trained = self.engine.train(self.server, states, fresh, plan, self.train_data, self.key)
-            self._next_plan = self.planner.plan(number + 1)  # while the lanes compute
+            trained = self.engine.train(
+                self.server, states, fresh, plan, self.train_data, self.key, meanwhile=lambda: self._plan(number + 1)
+            )
         rows = self._device_rows(plan, trained)
         self.store.put(plan, trained.states)
         self.evaluator.trained(rows["device"])
         trained_at = time.perf_counter()
         row: Row = {"round": number}
         if number % self.settings.evaluate_every == 0 or last:
-            row |= self.evaluator.row(trained.server, self.store, self.history)
+            row |= self.evaluator.row(trained.server, self.history)
         row |= {
             "drift": float(rows["drift"].mean()),
             "local_loss": float(rows["loss"].mean()),
@@ -188,9 +191,15 @@ class Simulation:
         self.history.append(row)
         return row
 
+    def _plan(self, number: int) -> Plan:
+        """The plan of a round; the next one is made while the lanes compute."""
+        if self._next_plan is None or self._next_plan.round != number:
+            self._next_plan = self.planner.plan(number)
+        return self._next_plan
+
     def _device_rows(self, plan: Plan, trained: Trained) -> dict[str, np.ndarray]:
         lane, place = plan.places
-        columns = np.asarray(trained.info, float)[lane, place].T
+        columns = np.concatenate([np.asarray(part, float) for part in trained.info])[lane, place].T
         info = dict(zip(self.engine.info_names, columns, strict=True))
         devices, examples = plan.devices[lane, place], plan.examples[lane, place]
         finite = np.isfinite(info["drift"]) & np.isfinite(info["loss"]) & np.isfinite(info["weight"])
@@ -258,13 +267,12 @@ class Simulation:
         if facts.get("format") != FORMAT:
             raise InputError(f"{file} has format {facts.get('format')!r}; this version reads {FORMAT}")
         _check_same_run(file, facts["spec"], self.spec)
-        self.server = self.engine.put(storage.restored(self.server, arrays, "server"))
+        self.server = self.engine.lanes.put(storage.restored(self.server, arrays, "server"))[0]
         self.store.restore(arrays["participants"], storage.restored(self.store.template, arrays, "devices"))
         self.evaluator.restore(_under("scores.", arrays))
         self.round, self.history = facts["round"], facts["history"]
         columns = _under("device_rows.", arrays)
         self.device_rows = [{name: columns[name] for name in facts["device_columns"]}] if columns else []
-        self._next_plan = None
 
 
 def versions() -> dict[str, str]:

@@ -55,17 +55,19 @@ class DeviceStore:
             taken[kind][known] = rows[slots[known]]
         return taken, ~known
 
-    def put(self, plan: Plan, states: Packed) -> None:
-        """Keep the new states of a round's devices."""
+    def put(self, plan: Plan, states: list[Packed]) -> None:
+        """Keep the new states of a round's devices; they come in parts, each with some of the plan's lanes."""
         lane, place = plan.places
         devices = plan.devices[lane, place]
         fresh = devices[self.slot_of[devices] < 0]
         self._make_room(self.count + len(fresh))
         self.slot_of[fresh] = np.arange(self.count, self.count + len(fresh), dtype=np.int32)
         self.count += len(fresh)
-        slots = self.slot_of[devices]
+        lanes = len(plan.devices) // len(states)
         for kind, rows in self._rows.items():
-            rows[slots] = np.asarray(states[kind])[lane, place]
+            for i, part in enumerate(states):
+                own = lane // lanes == i
+                rows[self.slot_of[devices[own]]] = np.asarray(part[kind])[lane[own] % lanes, place[own]]
 
     def _make_room(self, slots: int) -> None:
         if slots <= self._room:

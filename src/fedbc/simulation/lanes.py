@@ -1,0 +1,130 @@
+"""Lanes: the same compiled function on several shares of the work at once, one thread a core (or an accelerator).
+
+XLA computes in the thread that asks for it (see `fedbc.runtime`), with Python's lock free, so threads are all
+that parallel lanes need. Several XLA devices on one CPU (`shard_map`) come with a pool of spinning threads that steal
+time from the lanes: on two cores a step of the logistic model takes 13 µs a lane that way, 6.5 µs this way.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from fedbc import runtime
+
+Copies = list[Any]
+"""A value for each thread of the lanes, on the device where the thread computes."""
+
+
+class Lanes:
+    """So many lanes, spread over threads; on an accelerator a thread has several lanes, batched (`vmap`)."""
+
+    def __init__(self, count: int, *, threads: bool = True) -> None:
+        """`threads=False` works through the lanes one after the other, for debugging."""
+        self.count = count
+        self.devices = runtime.lane_devices(count)
+        self.width = count // len(self.devices)
+        """lanes a thread"""
+        self._threads = _threads(len(self.devices)) if threads and len(self.devices) > 1 else []
+
+    def put(self, tree: Any) -> Copies:
+        """A value of the host that all lanes read. On a CPU it is placed once, in the host's memory where it can."""
+        return self.share(jax.device_put(tree, self.devices[0], may_alias=True))
+
+    def share(self, tree: Any) -> Copies:
+        """A value on the first thread's device, for all lanes."""
+        copies = {d: tree if d == self.devices[0] else jax.device_put(tree, d) for d in dict.fromkeys(self.devices)}
+        return [copies[d] for d in self.devices]
+
+    def gathered(self, parts: list[Any]) -> list[Any]:
+        """The threads' outcomes, all on the first one's device."""
+        first = self.devices[0]
+        own = zip(parts, self.devices, strict=True)
+        return [part if device == first else jax.device_put(part, first) for part, device in own]
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., list[Any]]:
+        """`function(own, *shared)` is one lane's work; the result takes all lanes' `own`, stacked, and Copies.
+
+        It returns one outcome a thread, with a leading axis for the thread's lanes. `meanwhile`, if given, is called
+        once while the lanes compute.
+        """
+
+        def lanes_of_thread(own: Any, *shared: Any) -> Any:
+            if self.width > 1:
+                return jax.vmap(lambda one: function(one, *shared))(own)
+            outcome = function(jax.tree.map(lambda a: a[0], own), *shared)
+            return jax.tree.map(lambda a: a[None], outcome)
+
+        program = jax.jit(lanes_of_thread)
+        known = False
+
+        def run(own: Any, *shared: Copies, meanwhile: Callable[[], object] | None = None) -> list[Any]:
+            nonlocal known
+            work = [
+                (program, (jax.tree.map(lambda a, i=i: a[i * self.width : (i + 1) * self.width], own), *copies))
+                for i, copies in enumerate(zip(*shared, strict=True) if shared else [()] * len(self.devices))
+            ]
+            if known and self._threads:
+                return _in_threads(self._threads, work, meanwhile)
+            # The first time one after the other: the first of them compiles for all.
+            outcomes = [jax.block_until_ready(call(*arguments)) for call, arguments in work]
+            known = True
+            if meanwhile is not None:
+                meanwhile()
+            return outcomes
+
+        return run
+
+
+class _Thread:
+    """A thread that waits for work. It keeps to one core, else the scheduler often leaves two lanes on the same."""
+
+    def __init__(self, number: int) -> None:
+        self.work: queue.SimpleQueue = queue.SimpleQueue()
+        self.number = number
+        threading.Thread(target=self._serve, name=f"fedbc-lane-{number}", daemon=True).start()
+
+    def _serve(self) -> None:
+        if hasattr(os, "sched_setaffinity"):
+            cores = sorted(os.sched_getaffinity(0))
+            os.sched_setaffinity(0, {cores[self.number % len(cores)]})
+        while True:
+            call, arguments, wide, outcome = self.work.get()
+            try:
+                with jax.enable_x64(wide):  # settings made by a context manager hold for the asking thread only
+                    outcome.put((jax.block_until_ready(call(*arguments)), None))
+            except BaseException as error:
+                outcome.put((None, error))
+
+
+_all_threads: list[_Thread] = []
+_making_threads = threading.Lock()
+
+
+def _threads(count: int) -> list[_Thread]:
+    """The process's first `count` lane threads; all runs share them."""
+    with _making_threads:
+        while len(_all_threads) < count:
+            _all_threads.append(_Thread(len(_all_threads)))
+    return _all_threads[:count]
+
+
+def _in_threads(threads: list[_Thread], work: list[Any], meanwhile: Callable[[], object] | None) -> list[Any]:
+    wide = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+    outcomes: list[queue.SimpleQueue] = [queue.SimpleQueue() for _ in threads]
+    for thread, (call, arguments), outcome in zip(threads, work, outcomes, strict=True):
+        thread.work.put((call, arguments, wide, outcome))
+    try:
+        if meanwhile is not None:
+            meanwhile()
+    finally:  # whatever happens here, the lanes come to their end before the caller goes on
+        done = [outcome.get() for outcome in outcomes]
+    for _, error in done:
+        if error is not None:
+            raise error
+    return [value for value, _ in done]
