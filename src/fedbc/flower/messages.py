@@ -157,7 +157,7 @@ def from_config(kind: type[Record], config: Mapping[str, Any]) -> Record:
     version = config.get("version")
     if version != VERSION:
         raise MessageError(f"it has version {version!r} of fedbc's messages, this side speaks {VERSION}")
-    values = {}
+    values: dict[str, Any] = {}
     for field in dataclasses.fields(kind):
         value, wanted = config.get(field.name), int if field.type == "int" else str
         if type(value) is not wanted:
@@ -251,7 +251,9 @@ def parts(message: Message) -> Parts:
     found = message.content
     if not set(found) <= {CONFIG, ARRAYS, METRICS} or CONFIG not in found:
         raise MessageError(f"it holds the records {', '.join(sorted(found))[:100]}")
-    config, arrays, metrics = found[CONFIG], found.get(ARRAYS, {}), found.get(METRICS, {})
+    config: Any = found[CONFIG]
+    arrays: Any = found.get(ARRAYS, {})
+    metrics: Any = found.get(METRICS, {})
     if not isinstance(config, ConfigRecord) or not isinstance(arrays, ArrayRecord | dict):
         raise MessageError("its records are of other kinds than their names say")
     if not isinstance(metrics, MetricRecord | dict) or len(metrics) > MOST_METRICS:
