@@ -82,12 +82,12 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def write_arrays(path: Path, arrays: Arrays, facts: dict[str, Any]) -> None:
+def write_arrays(path: Path, arrays: Arrays, facts: dict[str, Any], *, private: bool = False) -> None:
     """Write arrays and facts (JSON) to one file, atomically, with a checksum over both."""
     whole = {name: np.asarray(a, order="C") for name, a in arrays.items()}
     text = json.dumps(facts)
     metadata = {"facts": text, "sha256": _checksum(whole, text)}
-    write_atomically(path, to_safetensors(whole, metadata))
+    write_atomically(path, to_safetensors(whole, metadata), private=private)
 
 
 def read_arrays(path: Path) -> tuple[Arrays, dict[str, Any]]:
@@ -116,8 +116,11 @@ def _checksum(arrays: Arrays, text: str) -> str:
     return digest.hexdigest()
 
 
-def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write a file so that, whatever happens, either the old or the new content is there, whole."""
+def write_atomically(path: Path, content: bytes | str, *, private: bool = False) -> None:
+    """Write a file so that, whatever happens, either the old or the new content is there, whole.
+
+    Once this returns, the new content survives a power cut. A private file is for its owner only.
+    """
     data = content.encode() if isinstance(content, str) else content
     with explained(path):
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -126,12 +129,23 @@ def write_atomically(path: Path, content: bytes | str) -> None:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
+            os.chmod(temporary, 0o600 if private else 0o644)
+            move_durably(Path(temporary), path)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
+
+
+def move_durably(source: Path, target: Path) -> None:
+    """Rename a file within its folder, replacing the target if there is one, and have the disk remember it."""
+    os.replace(source, target)
+    if os.name == "posix":  # elsewhere a folder cannot be opened
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 @contextlib.contextmanager
