@@ -50,11 +50,19 @@ def client_app(
     mods: Flower's mods, which see every message before and after the device's work.
     state_dir: where the device keeps its state; the SuperNode's own `state-dir` goes first.
     """
+
+    def device(order: Order, context: Context) -> Device:
+        return Device.at(order, context, model, algorithm, data, state_dir)
+
+    return app_of(device, mods)
+
+
+def app_of(find: Callable[[Order, Context], Device], mods: Sequence[Mod] = ()) -> ClientApp:
+    """A Flower app that answers with the device that `find` gives for an order."""
     app = ClientApp(mods=list(mods))
 
     def device(message: Message, context: Context) -> Device:
-        order = messages.from_config(Order, messages.parts(message).config)
-        return Device.at(order, context, model, algorithm, data, state_dir)
+        return find(messages.from_config(Order, messages.parts(message).config), context)
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
@@ -114,9 +122,14 @@ class Device:
         """n_i"""
         return int(self.federation.train.sizes[self.number])
 
+    @property
+    def test_examples(self) -> int:
+        """How many examples its test set has."""
+        return int(self.federation.test.sizes[self.number])
+
     def introduce(self) -> Any:
         """The answer to "query": who this is."""
-        sizes = {"train_examples": self.examples, "test_examples": int(self.federation.test.sizes[self.number])}
+        sizes = {"train_examples": self.examples, "test_examples": self.test_examples}
         return messages.content(self._answer(anew=False), metrics=sizes)
 
     def train(self, arrays: Any) -> Any:
@@ -137,12 +150,13 @@ class Device:
         received = messages.from_arrays(arrays, layout(self.shapes.params, "global"))
         kept = self.files.settle(self.order)
         what = tuple(self.order.evaluate.split(",")) if self.order.evaluate else ()
-        z, scores = self._global(received), {}
-        if what:
-            tune = self.algorithm.fine_tune()
-            scorer = DeviceScorer(self.algorithm, self.model, self.federation, self.number, tune, self.order.seed)
-            scores = scorer(what, z, kept.state if kept else None, self._state(None, z))
+        scores = self._scores(what, self._global(received), kept) if what else {}
         return messages.content(self._answer(anew=self._is_anew(kept)), metrics=scores)
+
+    def _scores(self, what: tuple[str, ...], z: Any, kept: Kept | None) -> dict[str, float]:
+        tune = self.algorithm.fine_tune()
+        scorer = DeviceScorer(self.algorithm, self.model, self.federation, self.number, tune, self.order.seed)
+        return scorer(what, z, kept.state if kept else None, self._state(None, z))
 
     def _answer(self, *, anew: bool) -> Answer:
         return Answer(self.order.run, self.order.round, self.number, self.examples, int(anew))

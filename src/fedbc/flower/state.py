@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jax
 import platformdirs
 
 from fedbc import storage
@@ -111,7 +110,7 @@ class DeviceState:
             wanted = layout(self.like, "device")
             if {n: (a.shape, a.dtype.name) for n, a in arrays.items()} != dict(wanted):
                 raise InputError(f"{file} holds other arrays than this algorithm and model keep")
-            return Kept(int(facts["round"]), jax.tree.map(jax.numpy.asarray, self._tree(arrays)))
+            return Kept(int(facts["round"]), self._tree(arrays))
         except (InputError, KeyError, TypeError, ValueError) as error:
             self._set_aside(file, str(error))
             return None

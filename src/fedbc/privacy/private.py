@@ -99,6 +99,12 @@ class Private(Algorithm):
         """As the wrapped method does."""
         self.algorithm.check_population(devices)
 
+    def check_summand(self, summand: Share, examples: int) -> None:
+        """The device counts once; its noise may have carried all else anywhere."""
+        del examples
+        if float(summand.devices) != 1:
+            raise InputError(f"it counts as {float(summand.devices):g} devices")
+
     def fine_tune(self) -> FineTune | None:
         """As the wrapped method does."""
         return self.algorithm.fine_tune()
