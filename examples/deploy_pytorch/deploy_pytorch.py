@@ -1,6 +1,7 @@
-"""FedBC on devices that train with PyTorch: a model and a loop that know nothing of federated learning, but for two lines.
+"""FedBC on devices that train with PyTorch.
 
-The model is any `nn.Module`, the data any `DataLoader`. Of the loop, `local.attach` and `local.record` are new.
+The model is any `nn.Module`, the data any `DataLoader`, neither of which knows of federated learning. Of the training
+loop two lines are new: `local.attach` and `local.record`.
 """
 
 import torch

@@ -40,7 +40,7 @@ def restored(like: Any, arrays: Arrays, prefix: str = "") -> Any:
 
 
 def nested(arrays: Arrays, prefix: str) -> Any:
-    """The arrays under `prefix` as nested dicts, with lists where all keys are numbers: for a reader without `like`."""
+    """The arrays under `prefix` as nested dicts, with lists where keys count from 0: for a reader without `like`."""
     if prefix in arrays:
         return arrays[prefix]
     tree: dict[str, Any] = {}
@@ -57,8 +57,9 @@ def nested(arrays: Arrays, prefix: str) -> Any:
 def _lists(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
-    if node and all(key.isdecimal() for key in node):
-        return [_lists(node[key]) for key in sorted(node, key=int)]
+    counted = [str(number) for number in range(len(node))]
+    if node and set(node) == set(counted):
+        return [_lists(node[key]) for key in counted]
     return {key: _lists(value) for key, value in node.items()}
 
 

@@ -1,5 +1,6 @@
-"""The two example apps with real processes: a SuperLink and three SuperNodes, first PyTorch devices, then private ones."""
+"""Two example apps with real processes, a SuperLink and three SuperNodes: PyTorch devices, and private ones."""
 
+import runpy
 import shutil
 
 import numpy as np
@@ -8,6 +9,7 @@ from loopback import ROOT, Loopback
 
 import fedbc
 from fedbc import storage
+from fedbc.torch import load_arrays
 
 
 @pytest.fixture(scope="module")
@@ -28,17 +30,17 @@ def app(federation, name):
 
 def test_pytorch_devices(federation):
     out = federation.folder / "pytorch"
-    run = federation.run(app(federation, "deploy_pytorch"), **{"run.out": str(out)})
+    shorter = {"run.out": str(out), "run.rounds": 2, "run.evaluate-every": 2}  # each message starts a process
+    run = federation.run(app(federation, "deploy_pytorch"), **shorter)
     said = federation.wait(run, 240)
     assert "run folder written" in said, said
     result = fedbc.load(out)
-    assert len(result.history) == 3
+    assert len(result.history) == 2
     assert result.history["local_loss"].iloc[-1] < result.history["local_loss"].iloc[0]
-    assert len(result.devices) == 9
+    assert len(result.devices) == 6
     assert (result.devices["multiplier"] > 0).all()
-    assert set(storage.named(result.global_model)) == {
-        f"layers.{layer}.{kind}" for layer in (0, 1, 4) for kind in ("weight", "bias")
-    }
+    example = runpy.run_path(str(ROOT / "examples" / "deploy_pytorch" / "deploy_pytorch.py"))
+    load_arrays(example["Net"](), result.global_model)  # all names fit, and no buffer is among them
     states = list((federation.folder / "state").glob("*/device-*/*.safetensors"))
     assert len({file.parent for file in states}) == 3
     arrays, _ = storage.read_arrays(max(states))
@@ -46,23 +48,19 @@ def test_pytorch_devices(federation):
 
 
 def test_private_devices(federation):
-    """Without noise, real processes give the simulator's private method to 1e-6; with noise, another model each time."""
-    folder = app(federation, "deploy_private")
-    runs = {}
-    for name, noise in (("none", 0.0), ("some", 0.05)):
-        out = federation.folder / f"private-{name}"
-        run = federation.run(folder, **{"run.out": str(out), "privacy.noise-multiplier": noise})
-        said = federation.wait(run, 240)
-        assert "run folder written" in said, said
-        runs[name] = fedbc.load(out)
+    out = federation.folder / "private"
+    run = federation.run(app(federation, "deploy_private"), **{"run.out": str(out), "run.rounds": 1})
+    said = federation.wait(run, 240)
+    assert "run folder written" in said, said
+    found = fedbc.load(out)
     method = fedbc.FedBC(lr=0.01, lambda_min=0.5, lambda_max=1.0, multiplier=0.5)
+    private = fedbc.privacy.Private(method, 1.0, 0.05)
     data = fedbc.data.synthetic(devices=3, seed=1)
-    wanted = fedbc.simulate(
-        fedbc.privacy.Private(method, 1.0, 0.0), fedbc.models.logistic(60, 10), data, rounds=2, epochs=2, seed=1
+    without = fedbc.simulate(
+        fedbc.privacy.Private(method, 1.0, 0.0), fedbc.models.logistic(60, 10), data, rounds=1, epochs=2, seed=1
     )
-    for name in ("w", "b"):
-        np.testing.assert_allclose(runs["none"].global_model[name], wanted.global_model[name], atol=1e-6)
-    noise = runs["some"].global_model["w"] - wanted.global_model["w"]
-    assert 0.01 < noise.std() < 1
-    assert "multiplier" not in runs["some"].devices  # nothing was told of it
-    assert (runs["some"].devices["examples"] == 1).all()
+    noise = found.global_model["w"] - without.global_model["w"]
+    largest = np.sqrt(3) * private.mechanism.move_noise / (3 * 0.5)  # of three devices, over the least sum of weights
+    assert 0.4 * largest < noise.std() < 1.25 * largest
+    assert "multiplier" not in found.devices  # nothing was told of it
+    assert (found.devices["examples"] == 1).all()

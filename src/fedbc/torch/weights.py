@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedbc import storage
 from fedbc.errors import InputError
 
 Arrays = dict[str, np.ndarray]
@@ -24,21 +25,23 @@ def to_arrays(weights: nn.Module | Mapping[str, Tensor]) -> Arrays:
     return {name: _array(name, tensor) for name, tensor in state.items()}
 
 
-def to_state_dict(arrays: Mapping[str, Any], like: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
+def to_state_dict(arrays: Any, like: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A state_dict with the names, shapes, types and devices of `like` and the values of `arrays`.
 
+    They may be nested, as a run folder gives them: `fedbc.load(folder).global_model`.
     Arrays that do not fit (a name too few or too many, another shape, a fraction for a whole number) are an
     InputError. A floating type may differ: float64 goes into a float32 module, rounded.
     """
     state = like.state_dict() if isinstance(like, nn.Module) else like
-    _check_names(arrays, state)
-    return {name: _tensor(name, arrays[name], tensor) for name, tensor in state.items()}
+    flat = storage.named(arrays)
+    _check_names(flat, state)
+    return {name: _tensor(name, flat[name], tensor) for name, tensor in state.items()}
 
 
-def load_arrays(module: nn.Module, arrays: Mapping[str, Any]) -> None:
+def load_arrays(module: nn.Module, arrays: Any) -> None:
     """Put arrays into a module: all of its state_dict, or all its parameters; in the latter case its buffers stay."""
     parameters = dict(module.named_parameters())
-    target = parameters if set(arrays) == set(parameters) else module.state_dict(keep_vars=True)
+    target = parameters if set(storage.named(arrays)) == set(parameters) else module.state_dict(keep_vars=True)
     fitting = to_state_dict(arrays, target)  # checks everything before anything is changed
     with torch.no_grad():
         for name, tensor in target.items():
