@@ -23,6 +23,7 @@ class DirectGrid:
     def __init__(self, app, config, state_dir, devices):
         self.app, self.numbers, self.answers = app, itertools.count(1), {}
         self.sent, self.received = [], []
+        TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # as Flower does before it starts an app
         self.contexts = {
             100 + device: Context(
                 1, 100 + device, {"partition-id": device, "state-dir": str(state_dir)}, RecordDict(), dict(config)
@@ -53,7 +54,6 @@ class DirectGrid:
 def deploy(model, algorithm, app, config, tmp_path):
     """Run a deployment; gives the run folder and the grid that saw all messages."""
     config = {"run.join-seconds": 5, "run.out": str(tmp_path / "run"), **config}
-    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # as Flower does before it starts an app
     settings = Deployment.from_config(config)
     strategy = prepare(built(algorithm, config), model, settings)
     grid = DirectGrid(app, config, tmp_path / "state", settings.devices)

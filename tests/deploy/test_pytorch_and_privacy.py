@@ -2,6 +2,7 @@
 
 import runpy
 import shutil
+import warnings
 
 import numpy as np
 import pytest
@@ -39,7 +40,9 @@ def test_pytorch_devices(federation):
     assert result.history["local_loss"].iloc[-1] < result.history["local_loss"].iloc[0]
     assert len(result.devices) == 6
     assert (result.devices["multiplier"] > 0).all()
-    example = runpy.run_path(str(ROOT / "examples" / "deploy_pytorch" / "deploy_pytorch.py"))
+    with warnings.catch_warnings():  # Flower's own imports warn
+        warnings.simplefilter("ignore")
+        example = runpy.run_path(str(ROOT / "examples" / "deploy_pytorch" / "deploy_pytorch.py"))
     load_arrays(example["Net"](), result.global_model)  # all names fit, and no buffer is among them
     states = list((federation.folder / "state").glob("*/device-*/*.safetensors"))
     assert len({file.parent for file in states}) == 3
