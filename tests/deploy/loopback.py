@@ -108,7 +108,12 @@ class Loopback:
 
     def flwr(self, *arguments, check=True) -> str:
         done = subprocess.run(
-            [BIN / "flwr", *map(str, arguments)], env=self.env, cwd=self.folder, capture_output=True, text=True, timeout=60
+            [BIN / "flwr", *map(str, arguments)],
+            env=self.env,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
