@@ -47,11 +47,10 @@ def write_app(
         "host": host,
         "port": port,
     }
+    templates = resources.files("fedbc.flower").joinpath("template")
     with storage.new_folder(folder) as new:
         for template in TEMPLATES:
-            text = Template(
-                resources.files("fedbc.flower").joinpath("template", f"{template}.template").read_text("utf-8")
-            )
+            text = Template(templates.joinpath(f"{template}.template").read_text("utf-8"))
             target = new / (f"{words['module']}.py" if template == "app.py" else template)
             storage.write_atomically(target, text.substitute(words))
             if target.suffix == ".sh" and target.name != "env.sh":
