@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +46,10 @@ def server_app(
         settings = Deployment.from_config(config)
         strategy = prepare(built(algorithm, config), built(model, config), settings, check_bounds=check_bounds)
         _limit_retries(grid, settings)
-        strategy.start(grid)
-        folder = finish(strategy)
-        log.info("run folder written: %s", folder.resolve())
+        with _logged_to(strategy.journal.folder / "log.txt"):
+            strategy.start(grid)
+            folder = finish(strategy)
+            log.info("run folder written: %s", folder.resolve())
 
     return app
 
@@ -86,6 +89,22 @@ def specification(algorithm: Algorithm, model: Model, settings: Deployment, para
         "run": run,
         "versions": versions(),
     }
+
+
+@contextlib.contextmanager
+def _logged_to(file: Path) -> Iterator[None]:
+    """Keep the run's log in its folder, too: Flower's own is in the SuperLink, and gone with it."""
+    handler = logging.FileHandler(file, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.addHandler(handler)
+    try:
+        yield
+    except Exception as error:
+        log.error("the run ended: %s", error)
+        raise
+    finally:
+        log.removeHandler(handler)
+        handler.close()
 
 
 def _limit_retries(grid: Grid, settings: Deployment) -> None:
