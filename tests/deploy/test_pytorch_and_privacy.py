@@ -1,7 +1,6 @@
 """Two example apps with real processes, a SuperLink and three SuperNodes: PyTorch devices, and private ones."""
 
 import runpy
-import shutil
 import warnings
 
 import numpy as np
@@ -15,26 +14,26 @@ from fedbc.torch import load_arrays
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory):
-    loop = Loopback(tmp_path_factory.mktemp("loopback"))
-    try:
+    with Loopback(tmp_path_factory.mktemp("loopback")) as loop:
+        loop.prepare(3)
         loop.superlink()
+        loop.superexec()
+        loop.register(0, 1, 2)
         for device in range(3):
             loop.supernode(device)
         yield loop
-    finally:
-        loop.close()
 
 
-def app(federation, name):
-    return shutil.copytree(ROOT / "examples" / name, federation.folder / name)
+def run(federation, name, **config):
+    """Run an example app to its end; its run folder."""
+    out = federation.app / "runs" / name
+    federation.wait(federation.run(ROOT / "examples" / name, run__out=str(out), **config), 240)
+    assert (out / "summary.json").exists(), federation.log(str(out))
+    return out
 
 
 def test_pytorch_devices(federation):
-    out = federation.folder / "pytorch"
-    shorter = {"run.out": str(out), "run.rounds": 2, "run.evaluate-every": 2}  # each message starts a process
-    run = federation.run(app(federation, "deploy_pytorch"), **shorter)
-    said = federation.wait(run, 240)
-    assert "run folder written" in said, said
+    out = run(federation, "deploy_pytorch", run__rounds=2, run__evaluate_every=2)  # each message starts a process
     result = fedbc.load(out)
     assert len(result.history) == 2
     assert result.history["local_loss"].iloc[-1] < result.history["local_loss"].iloc[0]
@@ -44,17 +43,14 @@ def test_pytorch_devices(federation):
         warnings.simplefilter("ignore")
         example = runpy.run_path(str(ROOT / "examples" / "deploy_pytorch" / "deploy_pytorch.py"))
     load_arrays(example["Net"](), result.global_model)  # all names fit, and no buffer is among them
-    states = list((federation.folder / "state").glob("*/device-*/*.safetensors"))
+    states = list(federation.app.rglob("device-*/*.safetensors"))
     assert len({file.parent for file in states}) == 3
     arrays, _ = storage.read_arrays(max(states))
     assert arrays["device.buffers.layers.1.num_batches_tracked"] > 0
 
 
 def test_private_devices(federation):
-    out = federation.folder / "private"
-    run = federation.run(app(federation, "deploy_private"), **{"run.out": str(out), "run.rounds": 1})
-    said = federation.wait(run, 240)
-    assert "run folder written" in said, said
+    out = run(federation, "deploy_private", run__rounds=1)
     found = fedbc.load(out)
     method = fedbc.FedBC(lr=0.01, lambda_min=0.5, lambda_max=1.0, multiplier=0.5)
     private = fedbc.privacy.Private(method, 1.0, 0.05)

@@ -21,17 +21,15 @@ def torch_federation(algorithm, module, federation, z, *, own_optimizer=False):
     """What `simulate` does, with PyTorch's local steps; gives z and every device's state and diagnostics."""
     batching = Batching(RUN["batch_size"], RUN["epochs"])
     states, rows = {}, []
+    # One optimiser for all rounds and devices: its momentum must not go from one to the next.
+    kept = torch.optim.SGD(module.parameters(), algorithm.lr, algorithm.momentum) if own_optimizer else None
     for number in range(1, RUN["rounds"] + 1):
         summands = []
         for device in sample_devices(RUN["seed"], number, federation.devices, RUN["sample"]).tolist():
             x, y = (part.copy() for part in federation.train.of(device))
             x = torch.as_tensor(x).to(next(module.parameters()).dtype)
             local = LocalRound(algorithm, module, z, states.get(device), index=device, examples=len(x))
-            optimizer = (
-                local.attach(torch.optim.SGD(module.parameters(), algorithm.lr, algorithm.momentum))
-                if own_optimizer
-                else local.sgd()
-            )
+            optimizer = local.attach(kept) if kept else local.sgd()
             for batch in batching.table(RUN["seed"], number, device, len(x)):
                 chosen = batch[batch >= 0]
                 optimizer.zero_grad()
