@@ -25,6 +25,14 @@ def test_arrays_come_back_with_their_shapes_and_types(tmp_path):
     assert nested["b"][0].tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
+def test_numbers_that_leave_gaps_stay_names():
+    """A PyTorch Sequential has parameters at some of its places only."""
+    arrays = {f"model.layers.{i}.w": np.full(1, i) for i in (0, 1, 4, 10)}
+    nested = storage.nested(arrays, "model")
+    assert storage.named(nested, "model").keys() == arrays.keys()
+    assert nested["layers"]["10"]["w"] == 10
+
+
 def test_strided_arrays_are_stored_by_value(tmp_path):
     whole = np.arange(12.0).reshape(3, 4)
     storage.write_arrays(tmp_path / "f", {"t": whole.T, "s": whole[:, ::2]}, {})

@@ -4,7 +4,7 @@ from fedbc import runtime
 
 runtime.configure()  # before anything else starts JAX
 
-from fedbc import algorithms, data, models  # noqa: E402
+from fedbc import algorithms, data, models, privacy  # noqa: E402
 from fedbc.algorithms import (  # noqa: E402
     L2GD,
     SCAFFOLD,
@@ -61,5 +61,6 @@ __all__ = [
     "data",
     "load",
     "models",
+    "privacy",
     "simulate",
 ]

@@ -40,7 +40,7 @@ def restored(like: Any, arrays: Arrays, prefix: str = "") -> Any:
 
 
 def nested(arrays: Arrays, prefix: str) -> Any:
-    """The arrays under `prefix` as nested dicts, with lists where all keys are numbers: for a reader without `like`."""
+    """The arrays under `prefix` as nested dicts, with lists where keys count from 0: for a reader without `like`."""
     if prefix in arrays:
         return arrays[prefix]
     tree: dict[str, Any] = {}
@@ -57,8 +57,9 @@ def nested(arrays: Arrays, prefix: str) -> Any:
 def _lists(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
-    if node and all(key.isdecimal() for key in node):
-        return [_lists(node[key]) for key in sorted(node, key=int)]
+    counted = [str(number) for number in range(len(node))]
+    if node and set(node) == set(counted):
+        return [_lists(node[key]) for key in counted]
     return {key: _lists(value) for key, value in node.items()}
 
 
@@ -82,12 +83,12 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def write_arrays(path: Path, arrays: Arrays, facts: dict[str, Any]) -> None:
+def write_arrays(path: Path, arrays: Arrays, facts: dict[str, Any], *, private: bool = False) -> None:
     """Write arrays and facts (JSON) to one file, atomically, with a checksum over both."""
     whole = {name: np.asarray(a, order="C") for name, a in arrays.items()}
     text = json.dumps(facts)
     metadata = {"facts": text, "sha256": _checksum(whole, text)}
-    write_atomically(path, to_safetensors(whole, metadata))
+    write_atomically(path, to_safetensors(whole, metadata), private=private)
 
 
 def read_arrays(path: Path) -> tuple[Arrays, dict[str, Any]]:
@@ -116,8 +117,11 @@ def _checksum(arrays: Arrays, text: str) -> str:
     return digest.hexdigest()
 
 
-def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write a file so that, whatever happens, either the old or the new content is there, whole."""
+def write_atomically(path: Path, content: bytes | str, *, private: bool = False) -> None:
+    """Write a file so that, whatever happens, either the old or the new content is there, whole.
+
+    Once this returns, the new content survives a power cut. A private file is for its owner only.
+    """
     data = content.encode() if isinstance(content, str) else content
     with explained(path):
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -126,12 +130,23 @@ def write_atomically(path: Path, content: bytes | str) -> None:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
+            os.chmod(temporary, 0o600 if private else 0o644)
+            move_durably(Path(temporary), path)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
+
+
+def move_durably(source: Path, target: Path) -> None:
+    """Rename a file within its folder, replacing the target if there is one, and have the disk remember it."""
+    os.replace(source, target)
+    if os.name == "posix":  # elsewhere a folder cannot be opened
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 @contextlib.contextmanager

@@ -12,12 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedbc import models
+from fedbc import InputError, models
 
 with warnings.catch_warnings():  # PyTorch's own imports warn
     warnings.simplefilter("ignore")
     import torch
-    import torch_twins as twins
+
+    import fedbc.torch.models as twins
+    from fedbc.torch import to_jax, to_torch
 
 torch.set_num_threads(1)  # its threads wait for one another when other tests run beside it
 
@@ -26,7 +28,6 @@ torch.set_num_threads(1)  # its threads wait for one another when other tests ru
 class Case:
     model: models.Model
     twin: Callable[[], Any]
-    state: Callable[[Any], dict[str, Any]]
     inputs: tuple[int, ...]
     parameters: int
     classes: int = 10
@@ -34,10 +35,10 @@ class Case:
 
 
 CASES = {
-    "logistic": Case(models.logistic(), twins.logistic, twins.logistic_state, (60,), 610),
-    "mlp": Case(models.mlp(), twins.mlp, twins.mlp_state, (784,), 101_770),
-    "cnn": Case(models.cnn(), twins.CNN, twins.cnn_state, (32, 32, 3), 62_006),
-    "lstm": Case(models.lstm(), twins.LSTM, twins.lstm_state, (80,), 819_920, 80, True),
+    "logistic": Case(models.logistic(), twins.logistic, (60,), 610),
+    "mlp": Case(models.mlp(), twins.MLP, (784,), 101_770),
+    "cnn": Case(models.cnn(), twins.CNN, (32, 32, 3), 62_006),
+    "lstm": Case(models.lstm(), twins.LSTM, (80,), 819_920, 80, True),
 }
 case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
@@ -60,8 +61,8 @@ def test_outputs_and_gradients(case: Case) -> None:
     x, y = batch(case)
     params = jax.jit(case.model.init)(jax.random.key(0))
     twin = case.twin()
-    twin.load_state_dict(twins.tensors(case.state(params)))
-    expected = twin(torch.tensor(x))
+    twin.load_state_dict(to_torch(params))
+    expected = twin(torch.tensor(x).movedim(-1, 1) if x.ndim == 4 else torch.tensor(x))
     torch.nn.functional.cross_entropy(expected, torch.tensor(y)).backward()
 
     def loss(params: Any) -> jax.Array:
@@ -69,10 +70,28 @@ def test_outputs_and_gradients(case: Case) -> None:
 
     outputs = jax.jit(case.model.outputs)(params, jnp.asarray(x))
     np.testing.assert_allclose(outputs, expected.detach().numpy(), rtol=1e-4, atol=1e-5)
-    gradients = case.state(jax.jit(jax.grad(loss))(params))
+    gradients = to_torch(jax.jit(jax.grad(loss))(params))
     for name, parameter in twin.named_parameters():
         wanted = parameter.grad.numpy()
         np.testing.assert_allclose(gradients[name], wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max(), err_msg=name)
+
+
+@case
+def test_weights_there_and_back(case: Case) -> None:
+    params = jax.jit(case.model.init)(jax.random.key(0))
+    back = to_jax(to_torch(params))
+    assert jax.tree.structure(back) == jax.tree.structure(params)
+    assert all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (back, params)), strict=True))
+    twin = case.twin()
+    there = to_torch(to_jax(twin))
+    assert all(torch.equal(there[name], tensor) for name, tensor in twin.state_dict().items())
+
+
+def test_weights_without_a_counterpart_are_refused() -> None:
+    with pytest.raises(InputError, match="gain"):
+        to_torch({"gain": np.zeros(())})
+    with pytest.raises(InputError, match="running_mean"):
+        to_jax(torch.nn.BatchNorm1d(3))
 
 
 @case
@@ -83,7 +102,7 @@ def test_number_of_parameters(case: Case) -> None:
 
 @case
 def test_starts_as_pytorch_does(case: Case) -> None:
-    ours = case.state(jax.jit(case.model.init)(jax.random.key(0)))
+    ours = to_torch(jax.jit(case.model.init)(jax.random.key(0)))
     for name, parameter in case.twin().state_dict().items():
         mine, theirs = np.asarray(ours[name]), parameter.numpy()
         assert mine.shape == theirs.shape

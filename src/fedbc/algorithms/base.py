@@ -110,6 +110,12 @@ class Algorithm(ABC):
         """How a device adapts its model before use, for methods that train a model to be adapted (MAML)."""
         return None
 
+    def check_summand(self, summand: State, examples: int) -> None:  # noqa: B027 (a hook, as the next)
+        """Raise an InputError if no honest device with so many examples could have sent this summand.
+
+        A deployment's server asks this of arrays that have the right shapes and are finite, before it adds them.
+        """
+
     def check_population(self, devices: int) -> None:  # noqa: B027 (a hook that most methods leave empty)
         """Raise an InputError if a hyper-parameter does not fit a federation of this many devices."""
 

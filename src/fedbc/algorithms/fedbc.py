@@ -103,6 +103,18 @@ class FedBC(Algorithm):
                 "give one number, or one number a device"
             )
 
+    def check_summand(self, summand: Total, examples: int) -> None:
+        """lambda_i is within its bounds, up to rounding, and the device counts once."""
+        del examples
+        multiplier, slack = float(summand.weight), 1e-6
+        low, high = self.lambda_min * (1 - slack), self.lambda_max * (1 + slack)
+        if not low <= multiplier <= high:
+            raise InputError(
+                f"its lambda is {multiplier:g}, out of the bounds {self.lambda_min:g} to {self.lambda_max:g}"
+            )
+        if float(summand.devices) != 1:
+            raise InputError(f"it counts as {float(summand.devices):g} devices")
+
     def init_server(self, params: Params) -> Params:
         """The server keeps z alone."""
         return params

@@ -266,7 +266,7 @@ class Simulation:
         arrays, facts = storage.read_arrays(file)
         if facts.get("format") != FORMAT:
             raise InputError(f"{file} has format {facts.get('format')!r}; this version reads {FORMAT}")
-        _check_same_run(file, facts["spec"], self.spec)
+        check_same_run(file, facts["spec"], self.spec)
         self.server = self.engine.lanes.put(storage.restored(self.server, arrays, "server"))[0]
         self.store.restore(arrays["participants"], storage.restored(self.store.template, arrays, "devices"))
         self.evaluator.restore(_under("scores.", arrays))
@@ -306,7 +306,7 @@ def _checksum(federation: Federation) -> str:
     return f"{value:08x}"
 
 
-def _check_same_run(file: Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
+def check_same_run(file: Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
     """A checkpoint continues the same run only: algorithm, model, data and run must agree, versions need not."""
     for part in ("algorithm", "model", "data", "run"):
         old, new = stored.get(part, {}), _as_json(wanted[part])

@@ -1,0 +1,101 @@
+"""The app folder that `fedbc deploy init` writes: ready to run, with a data function to fill in."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from fedbc import checks, storage
+from fedbc.algorithms.base import Algorithm
+from fedbc.errors import InputError
+from fedbc.experiments.catalog import entry
+from fedbc.flower.settings import Deployment
+
+TEMPLATES = ("pyproject.toml", "app.py", "env.sh", "superlink.sh", "superexec.sh", "supernode.sh", "README.md")
+
+
+def write_app(
+    folder: Path, *, algorithm: str = "fedbc", devices: int = 3, rounds: int = 20, address: str = "127.0.0.1:8000"
+) -> list[Path]:
+    """Write a Flower app to a new folder, whose name becomes the app's; returns its files.
+
+    algorithm: its name; its hyper-parameters stand in pyproject.toml with their defaults.
+    devices: how many there are. rounds: how many to run. address: where devices reach the SuperLink.
+    """
+    checks.integer("devices", devices, at_least=1)
+    name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")
+    if not name or not name[0].isalpha():
+        raise InputError(f"folder={str(folder)!r} is not accepted: its name becomes the app's, begin it with a letter")
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise InputError(f"address={address!r} is not accepted: give host:port, such as server.example.org:8000")
+    settings = Deployment(devices=devices, rounds=rounds, min_devices=max(1, (devices + 1) // 2), out=f"runs/{name}")
+    words = {
+        "name": name,
+        "module": name.replace("-", "_"),
+        "algorithm": _algorithm_lines(entry("algorithm", algorithm).build()),
+        "run": _run_lines(settings),
+        "devices": str(devices),
+        "last": str(devices - 1),
+        "address": address,
+        "host": host,
+        "port": port,
+    }
+    templates = resources.files("fedbc.flower").joinpath("template")
+    with storage.new_folder(folder) as new:
+        for template in TEMPLATES:
+            text = Template(templates.joinpath(f"{template}.template").read_text("utf-8"))
+            target = new / (f"{words['module']}.py" if template == "app.py" else template)
+            storage.write_atomically(target, text.substitute(words))
+            if target.suffix == ".sh" and target.name != "env.sh":
+                os.chmod(target, 0o755)
+        (new / "flwr").mkdir()
+        storage.write_atomically(new / "flwr" / "config.toml", _connection(folder.resolve(), address))
+        storage.write_atomically(new / ".gitignore", "keys/\nflwr/\nstate/\nruns/\n")
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _connection(folder: Path, address: str) -> str:
+    """Which SuperLink `flwr run` speaks to, and the authority that vouches for it."""
+    certificate = json.dumps(str(folder / "keys" / "ca.crt"))
+    return (
+        '[superlink]\ndefault = "deployment"\n\n'
+        f"[superlink.deployment]\naddress = {json.dumps(address)}\nroot-certificates = {certificate}\n"
+    )
+
+
+def _algorithm_lines(algorithm: Algorithm) -> str:
+    """The hyper-parameters that a run-config can hold, with what each means."""
+    lines: list[tuple[str, Any, str]] = [("algorithm.name", algorithm.name, "")]
+    for field in dataclasses.fields(algorithm):
+        value = getattr(algorithm, field.name)
+        if isinstance(value, bool | int | float | str):
+            lines.append((f"algorithm.{field.name.replace('_', '-')}", value, field.metadata.get("help", "")))
+    return _lines(lines)
+
+
+def _run_lines(settings: Deployment) -> str:
+    fields = dataclasses.fields(settings)
+    return _lines([(f"run.{f.name.replace('_', '-')}", getattr(settings, f.name), f.metadata["help"]) for f in fields])
+
+
+def _lines(rows: list[tuple[str, Any, str]]) -> str:
+    texts = [f"{key} = {_toml(value)}" for key, value, _ in rows]
+    width = min(44, max(len(text) for text in texts))
+    return "\n".join(
+        f"{text:<{width}}  # {help}" if help else text for text, (_, _, help) in zip(texts, rows, strict=True)
+    )
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value)  # TOML writes inf as Python does

@@ -1,0 +1,112 @@
+"""How a deployment is carried out: the run-config's tables `run` and `algorithm` as checked values.
+
+Flower's run-config holds plain values only. The keys that start with `run.` and `algorithm.` are read here; all others
+belong to the app. Where a value may be None in Python, 0 stands for it: `run.sample = 0` is all devices,
+`run.batch-size = 0` full-batch descent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedbc import checks
+from fedbc.algorithms.base import Algorithm
+from fedbc.errors import InputError, unknown
+from fedbc.experiments.catalog import entry
+from fedbc.models.base import Model
+from fedbc.simulation.evaluation import DEFAULT
+from fedbc.simulation.settings import Settings
+
+RunConfig = Mapping[str, Any]
+AlgorithmSource = Algorithm | Callable[[RunConfig], Algorithm]
+ModelSource = Model | Callable[[RunConfig], Model]
+
+
+def setting(default: Any, help: str) -> Any:
+    """A setting with its default and the comment that a generated app shows."""
+    return dataclasses.field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """The settings of a run on real devices."""
+
+    rounds: int = setting(20, "rounds of communication")
+    devices: int = setting(3, "how many devices the federation has, numbered from 0 by their partition-id")
+    sample: int = setting(0, "devices a round; 0 is all of them")
+    epochs: int = setting(1, "passes of a device over its data in a round")
+    batch_size: int = setting(20, "examples a local step; 0 is full-batch descent")
+    seed: int = setting(0, "determines the initial model, the samples and the batches")
+    evaluate: str = setting(",".join(DEFAULT), "what to measure: global, local, train, lagrangian")
+    evaluate_every: int = setting(1, "measure every so many rounds, and after the last")
+    min_devices: int = setting(1, "a round needs at least so many devices, and so many good answers")
+    join_seconds: int = setting(60, "how long the first round waits for all devices")
+    wait_seconds: int = setting(600, "how long a round waits for the minimum before the run gives up")
+    round_seconds: int = setting(600, "how long devices may take to train, or to evaluate, in a round")
+    attempts: int = setting(3, "how often a round with too few good answers is tried before the run gives up")
+    diagnostics: bool = setting(True, "devices tell lambda, gamma, drift and loss beside their summand")
+    out: str = setting("runs/deployment", "the run folder, on the machine of the ServerApp")
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if field.type == "int":
+                checks.integer(field.name, getattr(self, field.name), at_least=0)
+        for name in ("rounds", "devices", "epochs", "evaluate_every", "min_devices", "round_seconds", "attempts"):
+            checks.integer(name, getattr(self, name), at_least=1)
+        checks.integer("sample", self.sample, at_most=self.devices)
+        checks.integer("min_devices", self.min_devices, at_most=self.sample or self.devices)
+        if "gradient" in self.what:
+            raise InputError("evaluate has 'gradient': a deployment does not measure it, devices would send gradients")
+        if "lagrangian" in self.what and not self.diagnostics:
+            raise InputError("evaluate has 'lagrangian', which needs diagnostics=true: devices tell lambda and drift")
+        self.as_simulated()  # the rest of the checks
+
+    @property
+    def what(self) -> tuple[str, ...]:
+        """What is measured."""
+        return tuple(part.strip() for part in self.evaluate.split(",") if part.strip())
+
+    def as_simulated(self) -> Settings:
+        """The simulator's settings of the same run."""
+        return Settings(
+            epochs=self.epochs,
+            batch_size=self.batch_size or None,
+            sample=self.sample or None,
+            seed=self.seed,
+            evaluate=self.what,
+            evaluate_every=self.evaluate_every,
+        )
+
+    @classmethod
+    def from_config(cls, config: RunConfig) -> Deployment:
+        """From the keys `run.*` of a run-config; unknown ones are an InputError with the nearest match."""
+        known = {field.name.replace("_", "-"): field for field in dataclasses.fields(cls)}
+        given = under("run.", config)
+        for name, value in given.items():
+            if name not in known:
+                raise unknown("run-config: run argument", name, known)
+            wanted = {"int": int, "bool": bool, "str": str}[str(known[name].type)]
+            if type(value) is not wanted:
+                raise InputError(f"run.{name}={value!r} is not accepted: give a value of type {wanted.__name__}")
+        return cls(**{known[name].name: value for name, value in given.items()})
+
+
+def under(prefix: str, config: RunConfig) -> dict[str, Any]:
+    """The keys that start with a prefix, without it."""
+    return {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}
+
+
+def algorithm_from(config: RunConfig) -> Algorithm:
+    """The algorithm of the keys `algorithm.*`: `algorithm.name`, and its hyper-parameters by their names."""
+    table = {name.replace("-", "_"): value for name, value in under("algorithm.", config).items()}
+    if "name" not in table:
+        raise InputError('run-config: algorithm.name is missing, such as algorithm.name = "fedbc"')
+    return entry("algorithm", table.pop("name")).make(table)
+
+
+def built(source: Any, config: RunConfig) -> Any:
+    """An algorithm or model that was given as such, or as a function of the run-config."""
+    return source if isinstance(source, Algorithm | Model) else source(config)

@@ -1,0 +1,327 @@
+"""The server's part of a run, for any algorithm: it sees only the sum of the summands.
+
+A round:
+
+1. wait for the minimum of devices; draw the sample from the run's seed, by device number, as the simulator does;
+2. send the broadcast; check each answer as it comes, add it to the sum or reject it with a warning that names it;
+3. update the server's state, write the checkpoint, and only then tell devices, with the next message, that their
+   round was taken.
+
+Memory is constant in the number of devices. The sum is formed in float64, so that the order of arrival does not show.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result as FlowerResult
+from flwr.serverapp.strategy import Strategy
+
+from fedbc import storage
+from fedbc.algorithms.base import Algorithm
+from fedbc.errors import Diverged, FedBCError, InputError
+from fedbc.flower import messages, scores
+from fedbc.flower.journal import Journal, Row
+from fedbc.flower.messages import Answer, MessageError, Order, Shapes, layout
+from fedbc.flower.post import GRACE_SECONDS, Post
+from fedbc.flower.roster import Roster
+from fedbc.flower.settings import Deployment
+from fedbc.models.base import Model
+from fedbc.simulation.schedule import SAMPLE, generator, sample_devices
+
+log = logging.getLogger("flwr.fedbc")
+LOOK_SECONDS = 1
+SAY_SECONDS = 10
+
+
+class TooFewDevices(FedBCError, RuntimeError):
+    """Fewer devices than the minimum, for longer than the run waits; its checkpoint is kept."""
+
+
+class AlgorithmStrategy(Strategy):
+    """Runs any algorithm of the package on Flower's nodes; `start` does all of it."""
+
+    def __init__(
+        self, algorithm: Algorithm, model: Model, settings: Deployment, journal: Journal, *, check_bounds: bool = True
+    ) -> None:
+        """`journal` holds the server's state. Without `check_bounds`, answers may be noisy: only their form counts."""
+        self.algorithm, self.model, self.settings, self.journal = algorithm, model, settings, journal
+        self.check_bounds = check_bounds
+        self.shapes = Shapes.of(algorithm, model)
+        self.tune = algorithm.fine_tune()
+        self.roster = Roster(settings.devices)
+        self.holders: dict[int, int] = {}
+        """device to node, of the devices that are there"""
+        self.asked: dict[int, int] = {}
+        """node to device, of the orders that are on their way"""
+        self._update = jax.jit(algorithm.update)
+        self._joined = False
+
+    def summary(self) -> None:
+        """Log what is run."""
+        s, j = self.settings, self.journal
+        log.info("%s, %d rounds, %d devices, seed %d", self.algorithm, s.rounds, s.devices, s.seed)
+        log.info("run folder %s, run %s", j.folder.resolve(), j.run)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int | None = None,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> FlowerResult:
+        """Run the rounds that the journal lacks.
+
+        The arguments besides `grid` are Flower's and may be left out: `num_rounds` and `timeout` are the settings'
+        rounds and round_seconds; `initial_arrays` (names `global.*`) replaces the initial model of a run that begins.
+        """
+        if train_config or evaluate_config:
+            raise InputError("train_config and evaluate_config are not accepted: devices are told the run's settings")
+        rounds, seconds = num_rounds or self.settings.rounds, timeout or self.settings.round_seconds
+        if initial_arrays is not None and self.journal.round == 0:
+            self._begin_from(initial_arrays)
+        post, result = Post(grid), FlowerResult()
+        self.summary()
+        while self.journal.round < rounds:
+            number = self.journal.round + 1
+            began = time.monotonic()
+            log.info("[ROUND %d/%d]", number, rounds)
+            self._train_round(number, post, seconds)
+            trained = time.monotonic() - began
+            due = number % self.settings.evaluate_every == 0 or number == rounds
+            found = self._evaluate_round(number, post, seconds, measure=due) if due else None
+            self._finish_row({"train_seconds": trained, "seconds": time.monotonic() - began}, found)
+            if found:
+                result.evaluate_metrics_clientapp[number] = MetricRecord(dict(found))
+            if evaluate_fn is not None and (value := evaluate_fn(number, self._global_record())) is not None:
+                result.evaluate_metrics_serverapp[number] = value
+        result.arrays = self._global_record()
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The orders to train, for the devices drawn from those that are there; `arrays` is the broadcast and z."""
+        drawn = draw(self.settings, server_round, self.holders)
+        self.asked = {self.holders[device]: device for device in drawn}
+        return [self._order("train", node, device, server_round, arrays) for node, device in self.asked.items()]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Sum the good answers, and update the server's state if they are enough; None, None if they are not."""
+        wanted = layout(self.shapes.summand, "summand")
+        total = {name: np.zeros(spec.shape, np.promote_types(spec.dtype, np.float64)) for name, spec in wanted.items()}
+        taken: dict[int, tuple[int, dict[str, float]]] = {}
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            device = self.asked.get(node, -1)
+            try:
+                if device in taken:
+                    raise MessageError("it answered twice")
+                answer, summand, info = self._read_summand(reply, device, server_round)
+            except MessageError as error:
+                log.warning("round %d: device %d (node %d) is rejected: %s", server_round, device, node, error)
+                continue
+            for name, array in summand.items():
+                total[name] += array
+            taken[device] = (answer.examples, info)
+        if len(taken) < min(self.settings.min_devices, len(self.asked)) or not taken:
+            return None, None
+        self._take(server_round, {n: a.astype(wanted[n].dtype) for n, a in total.items()}, taken)
+        row = self.journal.history[-1]
+        return self._global_record(), MetricRecord({k: float(row[k]) for k in ("drift", "local_loss")})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The orders to evaluate, for all devices that are there; `arrays` is z."""
+        self.asked = {node: device for device, node in self.holders.items()}
+        what = str(config.get("evaluate", ""))
+        return [
+            self._order("evaluate", node, device, server_round, arrays, what) for node, device in self.asked.items()
+        ]
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """A row of history from the devices' sums; None if nobody answered."""
+        what = self.settings.what
+        names = scores.names(what, self.tune, self.shapes.device)
+        found: dict[int, dict[str, float]] = {}
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            device = self.asked.get(node, -1)
+            try:
+                if device in found:
+                    raise MessageError("it answered twice")
+                received = messages.parts(reply)
+                self._check_answer(messages.from_config(Answer, received.config), device, server_round)
+                found[device] = messages.from_metrics(received.metrics, names)
+            except MessageError as error:
+                log.warning("evaluation after round %d: device %d (node %d): %s", server_round, device, node, error)
+        row = scores.row(found, what, self.tune, self.model.correct is not None)
+        return MetricRecord(dict(row)) if row else None
+
+    def _train_round(self, number: int, post: Post, seconds: float) -> None:
+        server = self.journal.server
+        arrays = messages.to_arrays(self.algorithm.broadcast(server), "broadcast")
+        record = ArrayRecord(arrays | self._global())
+        for attempt in range(1, self.settings.attempts + 1):
+            self._assemble(number, post)
+            orders = list(self.configure_train(number, record, ConfigRecord(), post.grid))
+            whats = {node: f"round {number}, device {device}" for node, device in self.asked.items()}
+            updated, _ = self.aggregate_train(number, post.ask(orders, whats, seconds))
+            if updated is not None:
+                self.journal.save()
+                return
+            log.warning("round %d: too few good answers, attempt %d of %d", number, attempt, self.settings.attempts)
+        raise TooFewDevices(
+            f"round {number} was tried {self.settings.attempts} times, each with fewer than "
+            f"{self.settings.min_devices} good answers; the run can go on from {self.journal.folder}"
+        )
+
+    def _evaluate_round(self, number: int, post: Post, seconds: float, *, measure: bool) -> dict[str, Any] | None:
+        """Measure after a round; the orders also tell the devices which round of theirs was taken."""
+        config = ConfigRecord({"evaluate": ",".join(self.settings.what) if measure else ""})
+        orders = list(self.configure_evaluate(number, ArrayRecord(self._global()), config, post.grid))
+        whats = {node: f"evaluation after round {number}, device {device}" for node, device in self.asked.items()}
+        replies = post.ask(orders, whats, seconds)
+        if not config["evaluate"]:
+            for _ in replies:
+                pass
+            return None
+        found = self.aggregate_evaluate(number, replies)
+        return dict(found) if found is not None else None
+
+    def _finish_row(self, times: Row, found: Mapping[str, Any] | None) -> None:
+        """Complete the round's row with what was measured, in the simulator's order of columns."""
+        row = self.journal.history[-1]
+        self.journal.history[-1] = {"round": row.pop("round")} | dict(found or {}) | row | times
+        self.journal.save()
+        shown = {k: v for k, v in (found or {}).items() if k in ("global_accuracy", "local_accuracy", "global_loss")}
+        log.info("round %d done: %s", self.journal.round, ", ".join(f"{k} {v:.4g}" for k, v in shown.items()) or "-")
+
+    def _assemble(self, number: int, post: Post) -> None:
+        """Wait until the minimum of devices is there; the first round of a process waits a while for all of them."""
+        s, began, said = self.settings, time.monotonic(), -float("inf")
+        while True:
+            self.holders = self.roster.refresh(post, self._query, self.journal.run)
+            here, waited = len(self.holders), time.monotonic() - began
+            if here == s.devices or (here >= s.min_devices and (self._joined or waited >= s.join_seconds)):
+                self._joined = True
+                return
+            if here < s.min_devices and waited >= s.wait_seconds:
+                raise TooFewDevices(
+                    f"round {number} needs {s.min_devices} devices, {here} are there after {s.wait_seconds} s: "
+                    f"given up; the run can go on from {self.journal.folder}"
+                )
+            if time.monotonic() - said >= SAY_SECONDS:
+                said = time.monotonic()
+                enough = here >= s.min_devices
+                wanted, limit = (s.devices, s.join_seconds) if enough else (s.min_devices, s.wait_seconds)
+                then = "begins without the others" if enough else "gives up"
+                log.info(
+                    "waiting: %d of %d devices are there; %s in %.0f s", here, wanted, then, max(0.0, limit - waited)
+                )
+            time.sleep(LOOK_SECONDS)
+
+    def _read_summand(
+        self, reply: Message, device: int, number: int
+    ) -> tuple[Answer, storage.Arrays, dict[str, float]]:
+        received = messages.parts(reply)
+        answer = messages.from_config(Answer, received.config)
+        self._check_answer(answer, device, number)
+        if answer.examples < 1:
+            raise MessageError(f"it has {answer.examples} examples")
+        summand = messages.from_arrays(received.arrays, layout(self.shapes.summand, "summand"))
+        info = messages.from_metrics(received.metrics, self.shapes.info if self.settings.diagnostics else ())
+        for name in ("drift", "loss", "weight") if info else ():
+            if not np.isfinite(info[name]):
+                raise MessageError(f"its {name} is {info[name]}")
+        if self.check_bounds:
+            try:
+                whole = storage.restored(self.shapes.summand, summand, "summand")
+                self.algorithm.check_summand(whole, answer.examples)
+            except InputError as error:
+                raise MessageError(str(error)) from None
+        return answer, summand, info
+
+    def _check_answer(self, answer: Answer, device: int, number: int) -> None:
+        if (answer.run, answer.round, answer.device) != (self.journal.run, number, device):
+            raise MessageError(f"it answers for device {answer.device} in round {answer.round} of run {answer.run}")
+        if answer.anew:
+            log.warning(
+                "device %d lost its state of round %d and started anew: what it added to sums that the server keeps "
+                "over rounds (control variates, means over all devices) stays in them",
+                device,
+                self.journal.accepted[device],
+            )
+
+    def _take(self, number: int, total: storage.Arrays, taken: Mapping[int, tuple[int, dict[str, float]]]) -> None:
+        whole = jax.tree.map(jnp.asarray, storage.restored(self.shapes.summand, total, "summand"))
+        server = self._update(self.journal.server, whole, jnp.asarray(self.settings.devices, float))
+        if not all(bool(jnp.isfinite(a).all()) for a in jax.tree.leaves(self.algorithm.global_model(server))):
+            raise Diverged(
+                f"training diverged in round {number} in the global model: a value is not finite; the state after "
+                f"round {number - 1} is kept",
+                round=number,
+                device=None,
+            )
+        self.journal.close_round(server, taken)
+        left_out = sorted(set(self.asked.values()) - set(taken))
+        without = f", without {', '.join(map(str, left_out))}" if left_out else ""
+        log.info("round %d: sum of %d devices%s", number, len(taken), without)
+
+    def _begin_from(self, initial: ArrayRecord) -> None:
+        arrays = messages.from_arrays(initial, layout(self.shapes.params, "global"))
+        z = jax.tree.map(jnp.asarray, storage.restored(self.shapes.params, arrays, "global"))
+        self.journal.server = self.algorithm.init_server(z)
+
+    def _global(self) -> dict[str, Array]:
+        return messages.to_arrays(self.algorithm.global_model(self.journal.server), "global")
+
+    def _global_record(self) -> ArrayRecord:
+        return ArrayRecord(self._global())
+
+    def _query(self, node: int) -> Message:
+        return self._order("query", node, -1, 0, None)
+
+    def _order(
+        self, kind: str, node: int, device: int, number: int, arrays: ArrayRecord | None, evaluate: str = ""
+    ) -> Message:
+        s, j = self.settings, self.journal
+        order = Order(
+            run=j.run,
+            algorithm=self.algorithm.name,
+            device=device,
+            devices=s.devices,
+            round=number,
+            accepted=int(j.accepted[device]) if device >= 0 else 0,
+            seed=s.seed,
+            epochs=s.epochs,
+            batch_size=s.batch_size,
+            evaluate=evaluate,
+        )
+        content: RecordDict = messages.content(order, arrays=arrays)
+        return Message(content, node, kind, ttl=s.round_seconds + GRACE_SECONDS, group_id=str(number))
+
+
+def draw(settings: Deployment, number: int, here: Mapping[int, int]) -> list[int]:
+    """The devices of a round: those that the simulator draws; for those that are away, others that are there."""
+    drawn = sample_devices(settings.seed, number, settings.devices, settings.sample or None).tolist()
+    chosen = [device for device in drawn if device in here]
+    others = sorted(here.keys() - set(drawn))
+    missing = min(len(drawn) - len(chosen), len(others))
+    if missing:
+        chosen += generator(settings.seed, SAMPLE, number, 1).choice(others, missing, replace=False).tolist()
+    return sorted(chosen)

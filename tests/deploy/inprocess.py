@@ -1,0 +1,120 @@
+"""Flower's grid without processes: orders go straight to ClientApps, each with a SuperNode's configuration.
+
+For what needs no network; `loopback` has the real thing.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+import fedbc
+from fedbc.flower import client_app, one_device
+from fedbc.flower.server import finish, prepare
+from fedbc.flower.settings import Deployment, algorithm_from
+
+
+@dataclass
+class Node:
+    app: ClientApp
+    config: dict
+    answer: Callable[[Message, Callable[[], Message]], list[Message]] = lambda order, work: [work()]
+    """what the node sends back for an order, from the honest work; [] is silence, two are two answers"""
+
+
+@dataclass
+class InProcessGrid(Grid):
+    run_config: dict
+    nodes: dict[int, Node] = field(default_factory=dict)
+    replies: list[Message] = field(default_factory=list)
+    orders: list[Message] = field(default_factory=list)
+
+    def __post_init__(self):
+        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+
+    def set_run(self, run):
+        raise NotImplementedError
+
+    @property
+    def run(self):
+        raise NotImplementedError
+
+    def create_message(self, *args, **kwargs):
+        raise NotImplementedError
+
+    def get_node_ids(self):
+        return list(self.nodes)
+
+    def get_nodes(self):
+        raise NotImplementedError
+
+    def push_messages(self, messages: Iterable[Message]):
+        ids = []
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = message.object_id
+            ids.append(message.object_id)
+            self.orders.append(message)
+            node = self.nodes[message.metadata.dst_node_id]
+
+            def work(node=node, message=message):
+                context = Context(
+                    run_id=1,
+                    node_id=message.metadata.dst_node_id,
+                    node_config=node.config,
+                    state=RecordDict(),
+                    run_config=self.run_config,
+                )
+                try:
+                    return node.app(message, context)
+                except Exception as error:
+                    return Message(Error(2, f"{type(error)}:<'{error}'>"), reply_to=message)
+
+            self.replies += node.answer(message, work)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]):
+        wanted = set(message_ids)
+        found = [r for r in self.replies if r.metadata.reply_to_message_id in wanted]
+        self.replies = [r for r in self.replies if r.metadata.reply_to_message_id not in wanted]
+        return found
+
+    def send_and_receive(self, messages, *, timeout=None):
+        raise NotImplementedError
+
+
+class Small:
+    """A small federation whose devices are ClientApps in this process, and a server to run on them."""
+
+    def __init__(self, folder: Path, federation, model, **config):
+        self.folder, self.federation, self.model = folder, federation, model
+        base = {"run.devices": federation.devices, "run.out": str(folder / "run"), "run.join-seconds": 0}
+        self.config = base | {key.replace("__", ".").replace("_", "-"): value for key, value in config.items()}
+        self.grid = InProcessGrid(self.config)
+        for device in range(federation.devices):
+            self.add(100 + device, device)
+
+    def add(self, node, device, **rest):
+        app = client_app(self.model, lambda number, context: one_device(self.federation, number))
+        config = {"partition-id": device, "state-dir": str(self.folder / "state")}
+        self.grid.nodes[node] = Node(app, config, **rest)
+
+    @property
+    def settings(self):
+        return Deployment.from_config(self.config)
+
+    def strategy(self, **changes):
+        config = self.config | {key.replace("__", ".").replace("_", "-"): value for key, value in changes.items()}
+        return prepare(algorithm_from(config), self.model, Deployment.from_config(config))
+
+    def run(self, **changes) -> fedbc.Result:
+        strategy = self.strategy(**changes)
+        strategy.start(self.grid)
+        return fedbc.load(finish(strategy))
+
+    def state_file(self, device, name="state"):
+        (file,) = (self.folder / "state").glob(f"*/device-{device}/{name}.safetensors")
+        return file

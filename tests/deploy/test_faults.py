@@ -1,0 +1,142 @@
+"""Faults, with real processes: devices that die, lie or dawdle; servers that are killed; too few devices."""
+
+import contextlib
+import re
+import signal
+import time
+import tomllib
+from pathlib import Path
+
+import jax
+import numpy as np
+from flwr.app import Error, Message
+from inprocess import Small
+from loopback import Loopback, free_port, slowness, until
+
+import fedbc
+from fedbc import storage
+from fedbc.errors import InputError
+
+BAD_APP = Path(__file__).parent / "bad_app"
+
+
+def global_model(folder):
+    return fedbc.load(folder).global_model
+
+
+def close(a, b, tolerance=1e-6):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=tolerance)
+
+
+def test_devices_that_die_lie_or_dawdle(tmp_path, subtests):
+    """Round 1: NaN. Round 2: wrong shapes, a late answer, a SIGKILL. Round 3: lambda out of bounds, a damaged state,
+    a second node for device 0, and the killed device is back.
+    """
+    with Loopback(tmp_path) as loop:
+        loop.prepare(6)
+        loop.superlink()
+        loop.superexec()
+        loop.register(*range(6))
+        loop.supernode(0)
+        loop.supernode(1)
+        stalled = tmp_path / "stalled"
+        killed = loop.supernode(2, node_config=f'faults="good,stall,good" stalled="{stalled}"')
+        loop.supernode(3, node_config='faults="nan,shapes,lambda"')
+        loop.supernode(4, node_config='faults="good,late,good"')
+        until(lambda: loop.link.text.count("Activated node_id") == 5, 60, "five SuperNodes")
+        out = "runs/bad"
+        limit = round(35 * slowness())
+        run = loop.run(BAD_APP, run__round_seconds=limit)
+        state = loop.app / "state"
+
+        until(stalled.exists, 120, "order of round 2 on device 2")
+        killed.end(signal.SIGKILL)
+        at = time.monotonic()
+        loop.supernode(2, node_config='faults="good,good,good"', name="device-2-again")
+        double = loop.start(
+            "double-of-0",
+            "flower-supernode",
+            *("--superlink", f"127.0.0.1:{loop.port}", "--root-certificates", "keys/ca.crt"),
+            *("--auth-supernode-private-key", "keys/device-5", "--port", free_port()),
+            *("--node-config", f'partition-id=0 state-dir="{tmp_path / "double"}"'),
+        )
+        pending = until(lambda: pending_of(state, device=1, round=2), 60, "state of device 1 after round 2")
+        pending.write_bytes(pending.read_bytes()[:-8] + b"damaged!")
+        loop.hears(out, "round 2: sum of", 60)
+        closed = time.monotonic() - at
+        assert closed < limit + 10 * slowness()
+        loop.wait(run, 180)
+        log = loop.log(out)
+        rows = fedbc.load(loop.app / out).devices.set_index(["round", "device"])
+
+        with subtests.test("the round closes with the rest, at its deadline"):
+            assert re.search(rf"round 2, device 2: node \d+ (did not answer within {limit} s|failed)", log)
+            assert "round 2: sum of 2 devices, without 2, 3, 4" in log
+        with subtests.test("the killed device returns with its state"):
+            assert "device 2 lost its state" not in log
+            before, after = rows.loc[1, 2], rows.loc[3, 2]
+            np.testing.assert_allclose(after.tolerance, before.tolerance + 0.01 * before.multiplier, rtol=1e-5)
+            assert after.tolerance > 0
+        with subtests.test("what is wrong is rejected with a warning that names it"):
+            named = r"device 3 \(node \d+\) is rejected: its "
+            assert re.search(f"round 1: {named}summand.plain.w has values that are not finite", log)
+            assert re.search(rf"round 2: {named}summand.weighted.b is float32 of shape \(11,\), not", log)
+            assert re.search(f"round 3: {named}lambda is 50, out of the bounds 0 to 1", log)
+            assert re.search(rf"round 2, device 4: node \d+ did not answer within {limit} s", log)
+            assert re.search(r"round 2, device 4: node \d+ answered too late, not used", log)
+        with subtests.test("a second node for a device is not used"):
+            assert re.search(r"node \d+ claims to be device 0, as node \d+ does: not used", log)
+            assert not (tmp_path / "double").exists()
+            assert "Receiving: train" not in double.text
+        with subtests.test("a damaged state is set aside and reported, the device starts anew"):
+            assert re.search(r"device 1 lost its state of round 2 and started anew", log)
+            assert list(state.glob("*/device-1/pending.set-aside-1.safetensors"))
+            assert rows.loc[3, 1].tolerance == 0
+        with subtests.test("the sum is clean"):
+            assert rows.index.tolist() == [
+                (1, 0),
+                (1, 1),
+                (1, 2),
+                (1, 4),
+                (2, 0),
+                (2, 1),
+                *[(3, d) for d in (0, 1, 2, 4)],
+            ]
+            close(global_model(loop.app / out), replayed(tmp_path))
+
+
+def pending_of(state, *, device, round):
+    """The file with a device's state after a round that the server has not confirmed, once it is there."""
+    for file in state.glob(f"*/device-{device}/pending.safetensors"):
+        with contextlib.suppress(InputError):  # renamed this instant
+            if storage.read_arrays(file)[1]["round"] == round:
+                return file
+    return None
+
+
+def replayed(folder):
+    """The same run without processes, in which the bad devices fail where they were left out."""
+    federation = fedbc.data.synthetic(devices=5, seed=1)
+    config = tomllib.loads((BAD_APP / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    settings = {f"{table}__{key.replace('-', '_')}": v for table in config for key, v in config[table].items()}
+    run = Small(
+        folder / "replay",
+        federation,
+        fedbc.models.logistic(60, 10),
+        **settings | {"run__out": str(folder / "replay" / "run")},
+    )
+    left_out = {(1, 3), (2, 2), (2, 3), (2, 4), (3, 3)}
+
+    def answer(order, work):
+        number, device = order.content["config"]["round"], order.content["config"]["device"]
+        if order.metadata.message_type == "train" and (number, device) in left_out:
+            return [Message(Error(0, "left out"), reply_to=order)]
+        if (number, device) == (3, 1):
+            (file,) = run.folder.glob("state/*/device-1/pending.safetensors")
+            file.unlink()
+        return [work()]
+
+    for node in run.grid.nodes.values():
+        node.answer = answer
+    return run.run().global_model

@@ -1,0 +1,154 @@
+"""What passes for a message, and what does not."""
+
+import dataclasses
+import io
+
+import numpy as np
+import pytest
+from flwr.app import Array, ConfigRecord, Message, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fedbc
+from fedbc.algorithms import ALGORITHMS
+from fedbc.flower import messages
+from fedbc.flower.messages import Answer, MessageError, Order, Shapes, Spec, from_arrays, from_config, layout, to_arrays
+
+ORDER = Order("run-1", "fedbc", 0, 3, 1, 0, 7, 1, 20, "global")
+ANSWER = Answer("run-1", 1, 0, 12, 0)
+WANTED = {"summand.w": Spec((2, 3), "float32"), "summand.n": Spec((), "float32")}
+GOOD = {"w": np.ones((2, 3), np.float32), "n": np.float32(1)}
+
+
+def test_the_documented_names_of_fedbc():
+    shapes = Shapes.of(fedbc.FedBC(), fedbc.models.logistic(60, 10))
+    text = messages.__doc__
+    found = layout(shapes.summand, "summand")
+    assert set(found) == {
+        f"summand.{n}" for n in ("weighted.w", "weighted.b", "weight", "plain.w", "plain.b", "devices")
+    }
+    assert all(name in text for name in found)
+    assert {spec.dtype for spec in found.values()} == {"float32"}
+    assert found["summand.plain.w"].shape == (60, 10)
+
+
+@pytest.mark.parametrize("record", [ORDER, ANSWER])
+def test_records_come_back(record):
+    assert from_config(type(record), messages.to_config(record)) == record
+
+
+@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Order)])
+@pytest.mark.parametrize("value", [None, 1.5, b"x", [1], "../x"])
+def test_a_field_of_another_type_is_refused(field, value):
+    config = ConfigRecord(dataclasses.asdict(ORDER) | ({field: value} if value is not None else {}))
+    if value is None:
+        del config[field]
+    elif isinstance(value, str) and field in ("algorithm", "evaluate"):
+        return
+    with pytest.raises(MessageError, match=field):
+        from_config(Order, config)
+
+
+@given(st.text(max_size=120))
+def test_a_run_never_names_a_path(name):
+    record = dataclasses.asdict(ANSWER) | {"run": name}
+    try:
+        found = from_config(Answer, record)
+    except MessageError:
+        return
+    assert "/" not in found.run
+    assert "\\" not in found.run
+    assert found.run not in ("", ".", "..")
+
+
+def test_arrays_come_back():
+    found = from_arrays(to_arrays(GOOD, "summand"), WANTED)
+    assert found["summand.w"].tolist() == GOOD["w"].tolist()
+    assert found["summand.n"].shape == ()
+
+
+def npy(array) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=array.dtype == object)
+    return buffer.getvalue()
+
+
+BAD = {
+    "lacks 'summand.n'": lambda a: a.pop("summand.n"),
+    "which was not asked for": lambda a: a.update(more=Array(np.zeros(1))),
+    "is float64 of shape": lambda a: a.update({"summand.w": Array(np.ones((2, 3)))}),
+    r"shape \(3, 2\), not": lambda a: a.update({"summand.w": Array(np.ones((3, 2), np.float32))}),
+    "not finite": lambda a: a.update({"summand.n": Array(np.asarray(np.inf, np.float32))}),
+    "has values that are not finite": lambda a: a.update({"summand.n": Array(np.asarray(np.nan, np.float32))}),
+    "bytes where 24 are needed": lambda a: a.update(
+        {"summand.w": Array("float32", (2, 3), "numpy.ndarray", npy(np.ones(9999, np.float32)))}
+    ),
+    "against what it says": lambda a: a.update(
+        {"summand.w": Array("float32", (2, 3), "numpy.ndarray", npy(np.ones((3, 3), np.float32)))}
+    ),
+    "cannot be read": lambda a: a.update({"summand.w": Array("float32", (2, 3), "numpy.ndarray", b"nonsense")}),
+    "summand.n cannot be read": lambda a: a.update(
+        {"summand.n": Array("float32", (), "numpy.ndarray", npy(np.asarray({"a": "pickle"}, object)))}
+    ),
+    "summand.w cannot be read": lambda a: a.update(
+        {"summand.w": Array("float32", (2, 3), "pickle", npy(np.ones((2, 3), np.float32)))}
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", BAD)
+def test_bad_arrays_are_refused(reason):
+    arrays = to_arrays(GOOD, "summand")
+    BAD[reason](arrays)
+    with pytest.raises(MessageError, match=reason):
+        from_arrays(arrays, WANTED)
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_crash_the_reader(data):
+    arrays = to_arrays(GOOD, "summand") | {"summand.w": Array("float32", (2, 3), "numpy.ndarray", data)}
+    with pytest.raises(MessageError):
+        from_arrays(arrays, WANTED)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "reason"),
+    [({}, "lack"), ({"a": 1.0, "b": 2.0}, "too much"), ({"a": float("nan")}, "not a number"), ({"a": [1.0]}, "not a")],
+)
+def test_bad_metrics_are_refused(metrics, reason):
+    with pytest.raises(MessageError, match=reason):
+        messages.from_metrics(metrics, ("a",))
+
+
+def test_records_under_other_names_are_refused():
+    from flwr.supercore.task_identity import TaskIdentity
+
+    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+    strange = RecordDict({"config": messages.to_config(ORDER), "more": ConfigRecord({"x": 1})})
+    with pytest.raises(MessageError, match="more"):
+        messages.parts(Message(strange, 2, "train"))
+
+
+def test_every_algorithm_has_a_layout(tiny_model):
+    for method in ALGORITHMS.values():
+        shapes = Shapes.of(method(), tiny_model)
+        assert layout(shapes.summand, "summand")
+        assert {"drift", "loss", "weight"} <= set(shapes.info)
+
+
+def test_bounds_of_fedbc():
+    algorithm = fedbc.FedBC(lambda_min=0.5, lambda_max=2.0, multiplier=1.0)
+    shapes = Shapes.of(algorithm, fedbc.models.logistic(4, 3))
+    zeros = {name: np.zeros(spec.shape, spec.dtype) for name, spec in layout(shapes.summand, "summand").items()}
+
+    def check(weight, devices=1.0):
+        arrays = zeros | {"summand.weight": np.float32(weight), "summand.devices": np.float32(devices)}
+        algorithm.check_summand(fedbc.storage.restored(shapes.summand, arrays, "summand"), 10)
+
+    for good in (0.5, 1.0, 2.0):
+        check(good)
+    for bad in (-1.0, 0.4, 2.1, 1e9):
+        with pytest.raises(fedbc.InputError, match="lambda"):
+            check(bad)
+    with pytest.raises(fedbc.InputError, match="counts as 3 devices"):
+        check(1.0, 3.0)
