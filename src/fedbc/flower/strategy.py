@@ -70,6 +70,8 @@ class AlgorithmStrategy(Strategy):
         s, j = self.settings, self.journal
         log.info("%s, %d rounds, %d devices, seed %d", self.algorithm, s.rounds, s.devices, s.seed)
         log.info("run folder %s, run %s", j.folder.resolve(), j.run)
+        if j.round:
+            log.info("goes on after round %d", j.round)
 
     def start(
         self,
