@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -37,6 +38,7 @@ class Reader(Loopback):
             return self._type_lines(block)
         variable, name, device = script.groups()
         env = dict([variable.split("=")] if variable else [])
+        env |= {name: "" for name in self.env if name.startswith("FLWR_")}  # the scripts set them
         if name == "superlink":
             self.link = self.listening(self.start(name, "./superlink.sh", folder=self.here, **env))
         elif name == "superexec":
@@ -145,6 +147,12 @@ def test_one_machine(tmp_path, subtests):
                 assert node.popen.returncode != 0
                 assert "Failed to initialize the connection" in node.text or "rror" in node.text
         assert loop.link.text.count("Activated node_id") == before
+
+        with subtests.test("telemetry is off"):
+            for process in loop.processes[:5]:
+                (running,) = process.members("flower-super")[:1]
+                variables = Path(f"/proc/{running}/environ").read_bytes().split(b"\0")
+                assert b"FLWR_TELEMETRY_ENABLED=0" in variables
 
         with subtests.test("no secrets in logs, nothing but code in the app that travels"):
             keys = [f.read_text() for f in (app / "keys").iterdir() if f.suffix not in (".pub", ".crt")]

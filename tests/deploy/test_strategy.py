@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, Error, Message
 
 import fedbc
 from fedbc.errors import InputError
-from fedbc.flower import TooFewDevices, strategy
+from fedbc.flower import TooFewDevices, roster, strategy
 from fedbc.flower.server import finish
 from fedbc.flower.settings import Deployment, algorithm_from
 
@@ -177,6 +177,18 @@ def test_one_device_has_one_node_and_the_next_takes_over(deployed, caplog):
     del run.grid.nodes[101]
     run.run()
     assert run.grid.orders[-1].metadata.dst_node_id == 999
+
+
+def test_a_node_that_did_not_say_who_it_is_is_asked_again(deployed, caplog, monkeypatch):
+    monkeypatch.setattr(roster, "AGAIN_SECONDS", 0)
+    run = deployed(algorithm__name="fedavg", run__rounds=2, run__evaluate="")
+    run.grid.nodes[101].config = {"partition-id": 7}
+    first = run.strategy(run__rounds=1)
+    first.start(run.grid)
+    assert "node 101 failed" in caplog.text
+    assert "partition-id=7 is not accepted: the run has devices 0 to 1" in caplog.text
+    run.grid.nodes[101].config = run.grid.nodes[100].config | {"partition-id": 1}
+    assert run.run().devices.device.tolist() == [0, 0, 1]
 
 
 def test_nothing_but_the_summand_leaves_the_device(deployed):
