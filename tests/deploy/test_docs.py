@@ -24,10 +24,10 @@ def blocks(heading):
 class Reader(Loopback):
     """Types the commands of a section: scripts that go on start in the background, everything else ends first."""
 
-    def __init__(self, folder, **replaced):
+    def __init__(self, folder):
         super().__init__(folder)
-        self.folder, self.replaced = folder, {"127.0.0.1:8000": f"127.0.0.1:{self.port}", **replaced}
-        self.here = folder
+        self.folder, self.replaced = folder, {}
+        self.app = folder
         self.devices = 0
 
     def type(self, block):
@@ -40,11 +40,11 @@ class Reader(Loopback):
         env = dict([variable.split("=")] if variable else [])
         env |= {name: "" for name in self.env if name.startswith("FLWR_")}  # the scripts set them
         if name == "superlink":
-            self.link = self.listening(self.start(name, "./superlink.sh", folder=self.here, **env))
+            self.link = self.listening(self.start(name, "./superlink.sh", folder=self.app, **env))
         elif name == "superexec":
-            self.exec = self.start(name, "./superexec.sh", folder=self.here, **env)
+            self.exec = self.start(name, "./superexec.sh", folder=self.app, **env)
         else:
-            folder = self.device_folder(int(device)) if block.startswith("cd ") else self.here
+            folder = self.device_folder(int(device)) if block.startswith("cd ") else self.app
             env |= {"NODE_PORT": str(free_port()), "SUPERLINK": f"127.0.0.1:{self.port}"}
             self.start(f"device-{device}", "./supernode.sh", device, folder=folder, **env)
             self.devices += 1
@@ -54,25 +54,16 @@ class Reader(Loopback):
         return self.folder / f"device-{device}.example.org" / "my-federation"
 
     def _type_lines(self, block):
-        said = ""
         if "pip install" in block:
             assert block.startswith("pip install 'fedbc[flower]'\n")
             block = block.split("\n", 1)[1]
         if "flwr run" in block:
             until(lambda: self.link.text.count("Activated node_id") >= self.devices, 60, "SuperNodes")
-        said = self.shell(f"set -e\n{block}\npwd", folder=self.here, seconds=200)
-        *rest, last = said.rstrip().splitlines()
-        self.here = type(self.here)(last)
-        self.env["FLWR_HOME"] = str(self.here / "flwr")
-        return "\n".join(rest)
-
-    @property
-    def app(self):
-        return self.here
-
-    @app.setter
-    def app(self, value):
-        pass
+        where = self.folder / "where"
+        said = self.shell(f"set -e\n{block}\npwd > {shlex.quote(str(where))}", folder=self.app, seconds=200)
+        self.app = Path(where.read_text().strip())
+        self.env["FLWR_HOME"] = str(self.app / "flwr")
+        return said
 
 
 def close(a, b):
@@ -83,8 +74,9 @@ def close(a, b):
 def test_one_machine(tmp_path, subtests, real_data):
     with Reader(tmp_path) as loop:
         loop.env["FEDBC_DATA"] = str(real_data)
+        loop.replaced["--rounds 2"] = f"--rounds 2 --address 127.0.0.1:{loop.port}"  # not everybody's port 8000
         said = [loop.type(block) for block in blocks("Three devices on one machine")]
-        app, federation = loop.here, fedbc.data.synthetic(devices=3, seed=1)
+        app, federation = loop.app, fedbc.data.synthetic(devices=3, seed=1)
         with subtests.test("the run is there and is shown"):
             assert "round 2 done: global_accuracy" in said[-2]
             assert "my-federation" in said[-2]
@@ -201,7 +193,7 @@ def test_three_machines(tmp_path, subtests):
                 files = {p.name for p in loop.device_folder(device).joinpath("keys").iterdir()}
                 assert files == {"ca.crt", f"device-{device}"}
                 assert [p.name for p in loop.device_folder(device).glob("state/*/*")] == [f"device-{device}"]
-            assert not list(loop.here.glob("state/*/device-*"))
+            assert not list(loop.app.glob("state/*/device-*"))
 
 
 def test_the_commands_refuse_what_they_cannot_do(tmp_path, capsys):
