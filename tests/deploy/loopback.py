@@ -69,6 +69,17 @@ class Process:
     def ended(self):
         return self.popen.poll() is not None
 
+    def members(self, command):
+        """The ids of the processes of this group that run a command."""
+        found = []
+        for status in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                state, _, group = status.read_text().rpartition(")")[2].split()[:3]
+                words = (status.parent / "cmdline").read_bytes()
+                if int(group) == self.popen.pid and state != "Z" and command.encode() in words:
+                    found.append(int(status.parent.name))
+        return found
+
     def end(self, how=signal.SIGKILL):
         """End the process and all it started."""
         with contextlib.suppress(ProcessLookupError):

@@ -27,6 +27,7 @@ from fedbc.flower.state import DeviceState, Kept, default_folder
 from fedbc.models.base import Model
 from fedbc.simulation import batches
 from fedbc.simulation.engine import Engine, Facts, LaneInput
+from fedbc.simulation.lanes import Lanes
 from fedbc.simulation.local import train_device
 from fedbc.simulation.schedule import NOISE, Batching, generator
 
@@ -183,8 +184,8 @@ class Device:
     def _work(self, message: Any, state: Any) -> Finished:
         """begin, step, finish: a lane of the simulator with this device alone."""
         batching, order = self._batching(), self.order
-        engine = Engine(self.algorithm, self.model, self.federation, batching, 1)
-        data = batches.place(self.federation.train, self.federation.shared, engine.everywhere)
+        engine = Engine(self.algorithm, self.model, self.federation, batching, Lanes(1))
+        (data,) = engine.lanes.put(batches.host_data(self.federation.train, self.federation.shared))
         rows = (
             batching.table(order.seed, order.round, self.number, self.examples)
             if batching.batch_size is not None
@@ -196,7 +197,7 @@ class Device:
         def work(message: Any, state: Any, context: base.Context, rows: Any, data: Any, key: Any, round: Any) -> Any:
             own_key = jax.random.fold_in(jax.random.fold_in(key, round), context.index)
             facts = Facts(context.index, context.examples, context.steps, zero, zero)
-            lane = LaneInput({}, None, rows)
+            lane = LaneInput({}, None, rows, None)
 
             def batch(k: Any) -> Any:
                 return engine.batch(lane, facts, data, own_key, k)

@@ -166,8 +166,9 @@ def from_config(kind: type[Record], config: Mapping[str, Any]) -> Record:
     record = kind(**values)
     if not RUN_NAME.fullmatch(record.run):  # it names a folder on the device
         raise MessageError(f"its run {record.run!r:.60} is not a name of letters, digits, '.', '_' and '-'")
-    if record.round < 0 or record.device < -1:
-        raise MessageError(f"its round {record.round} or device {record.device} is out of range")
+    low = {name: value for name, value in values.items() if type(value) is int and value < -(name == "device")}
+    if low:
+        raise MessageError(f"it is out of range in {low}")
     return record
 
 

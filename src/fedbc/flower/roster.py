@@ -1,12 +1,14 @@
 """Which node is which device.
 
-Flower's node ids are random; what is drawn goes by device number. Each node is asked once for its partition id. If
-several nodes claim one device, the first keeps it; the next takes its place when the first has gone.
+Flower's node ids are random; what is drawn goes by device number. Each node is asked once for its partition id; one
+that fails to say is asked again after a while. If several nodes claim one device, the first keeps it; the next takes
+its place when the first has gone.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -18,6 +20,7 @@ from fedbc.flower.post import Post
 
 log = logging.getLogger("flwr.fedbc")
 QUERY_SECONDS = 120
+AGAIN_SECONDS = 30
 
 
 @dataclass
@@ -26,25 +29,30 @@ class Roster:
 
     devices: int
     claims: dict[int, int] = field(default_factory=dict)
-    """node to device, in the order of the claims; -1 for a node that did not say who it is"""
+    """node to device, in the order of the claims"""
+    failed: dict[int, float] = field(default_factory=dict)
+    """nodes that did not say who they are, and when"""
     told: set[tuple[int, int]] = field(default_factory=set)
 
     def refresh(self, post: Post, query: Callable[[int], Message], run: str) -> dict[int, int]:
         """Ask nodes that are new who they are; returns device to node, for the devices that are there."""
         online = set(post.grid.get_node_ids())
         for node in [n for n in self.claims if n not in online]:
-            if self.claims.pop(node) >= 0:
-                log.warning("node %d has gone", node)
-        new = sorted(online - self.claims.keys())
+            log.warning("device %d has gone (node %d)", self.claims.pop(node), node)
+        recently = {node for node, when in self.failed.items() if time.monotonic() - when < AGAIN_SECONDS}
+        new = sorted(online - self.claims.keys() - recently)
         if new:
             whats = dict.fromkeys(new, "asked for its partition-id")
             for reply in post.ask([query(node) for node in new], whats, QUERY_SECONDS):
-                self.claims[reply.metadata.src_node_id] = self._claim(reply, run)
-            for node in new:
-                self.claims.setdefault(node, -1)
+                device = self._claim(reply, run)
+                if device is not None:
+                    self.claims[reply.metadata.src_node_id] = device
+            self.failed = {node: time.monotonic() for node in new if node not in self.claims} | {
+                node: when for node, when in self.failed.items() if node in recently
+            }
         return self._holders()
 
-    def _claim(self, reply: Message, run: str) -> int:
+    def _claim(self, reply: Message, run: str) -> int | None:
         node = reply.metadata.src_node_id
         try:
             found = messages.parts(reply)
@@ -54,15 +62,13 @@ class Roster:
                 raise MessageError(f"it claims to be device {answer.device} of run {answer.run}")
         except MessageError as error:
             log.warning("node %d is not used: %s", node, error)
-            return -1
+            return None
         log.info("node %d is device %d, with %d training examples", node, answer.device, answer.examples)
         return answer.device
 
     def _holders(self) -> dict[int, int]:
         holders: dict[int, int] = {}
         for node, device in self.claims.items():
-            if device < 0:
-                continue
             first = holders.setdefault(device, node)
             if first != node and (node, device) not in self.told:
                 self.told.add((node, device))

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from fedbc import trees
@@ -27,8 +26,8 @@ from fedbc.algorithms.finetune import FineTune
 from fedbc.data.federation import Federation
 from fedbc.models.base import Model
 from fedbc.simulation import batches, metrics
-from fedbc.simulation.engine import lane_mesh
-from fedbc.simulation.evaluation import Tuner
+from fedbc.simulation.evaluation import TunedModels
+from fedbc.simulation.lanes import Lanes
 from fedbc.simulation.scoring import Scorer, Sums
 
 DUALS = ("multiplier", "tolerance")
@@ -55,14 +54,15 @@ class DeviceScorer:
         self, algorithm: Algorithm, model: Model, federation: Federation, device: int, tune: FineTune | None, seed: int
     ) -> None:
         self.algorithm, self.device, self.tune = algorithm, device, tune
-        mesh = lane_mesh(1)
-        self.test = Scorer(model, federation, federation.test, mesh, 1, 1)
-        self.train = Scorer(model, federation, federation.train, mesh, 1, 1)
+        self.lanes = Lanes(1)
+        self.test = Scorer(model, federation, federation.test, self.lanes, 1)
+        self.train = Scorer(model, federation, federation.train, self.lanes, 1)
         self.data = {
-            "train": batches.place(federation.train, federation.shared, None),
-            "test": batches.place(federation.test, federation.shared, None),
+            "train": self.lanes.put(batches.host_data(federation.train, federation.shared)),
+            "test": self.lanes.put(batches.host_data(federation.test, federation.shared)),
         }
-        self.tuner = Tuner(tune, model, federation, mesh, seed) if tune is not None else None
+        if tune is not None:
+            self.tuned = self.test.own(TunedModels(tune, model, federation, None, seed))
 
     def __call__(self, what: tuple[str, ...], z: Any, state: Any | None, fresh: Any) -> dict[str, float]:
         """The metrics; `state` is the device's, `fresh` the one that it would start from."""
@@ -73,8 +73,8 @@ class DeviceScorer:
         sent = names(what, self.tune, fresh)
         if "global_train_loss" in sent:
             values |= self._scores(self.train, z, "train", None, "global_train_loss")
-        if self.tuner is not None and "tuned_correct" in sent:
-            values["tuned_correct"] = self._tuned(z if self.tuner.how.of == "global" else x)
+        if self.tune is not None and "tuned_correct" in sent:
+            values["tuned_correct"] = self._tuned(self.tune, z if self.tune.of == "global" else x)
         if "lagrangian" in what:
             values |= self._scores(self.train, x, "train", None, "local_train_loss")
             values["drift"] = float(trees.sqdist(x, z))
@@ -88,18 +88,15 @@ class DeviceScorer:
     def _scores(self, scorer: Scorer, params: Any, on: str, correct: str | None, loss: str) -> dict[str, float]:
         if not self._size(scorer):
             return ({correct: 0.0} if correct else {}) | {loss: 0.0}
-        sums = scorer.by_device(*scorer.one(params, self.data[on]))
+        sums = scorer.by_device(*scorer.one(self.lanes.put(params), self.data[on]))
         found = {loss: float(sums.loss[self.device])}
         return found | ({correct: float(sums.correct[self.device])} if correct else {})
 
-    def _tuned(self, params: Any) -> float:
-        assert self.tuner is not None
+    def _tuned(self, tune: FineTune, params: Any) -> float:
         if not self._size(self.test):
             return 0.0
-        places = np.asarray([[self.device]])
-        stacked = jax.tree.map(lambda a: jax.numpy.asarray(a)[None, None], params)
-        adapted = self.tuner(stacked, places, self.data[self.tuner.how.on])
-        return float(self.test.own(lambda _: adapted, np.asarray([self.device]), self.data["test"]).correct[0])
+        own = np.asarray([self.device])
+        return float(self.tuned(own, self.lanes.put(params), self.data["test"], self.data[tune.on]).correct[0])
 
 
 def row(

@@ -65,7 +65,6 @@ def prepare(
     if journal.resume():
         if is_finished(folder) and journal.round >= settings.rounds:
             raise InputError(f"{folder} holds a finished run of {journal.round} rounds: set run.out to another folder")
-        log.info("goes on after round %d, from %s", journal.round, journal.file)
     else:
         journal.save()
     return AlgorithmStrategy(algorithm, model, settings, journal, check_bounds=check_bounds)

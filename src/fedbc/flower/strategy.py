@@ -70,6 +70,8 @@ class AlgorithmStrategy(Strategy):
         s, j = self.settings, self.journal
         log.info("%s, %d rounds, %d devices, seed %d", self.algorithm, s.rounds, s.devices, s.seed)
         log.info("run folder %s, run %s", j.folder.resolve(), j.run)
+        if j.round:
+            log.info("goes on after round %d", j.round)
 
     def start(
         self,
@@ -220,11 +222,6 @@ class AlgorithmStrategy(Strategy):
             if here == s.devices or (here >= s.min_devices and (self._joined or waited >= s.join_seconds)):
                 self._joined = True
                 return
-            if here < s.min_devices and waited >= s.wait_seconds:
-                raise TooFewDevices(
-                    f"round {number} needs {s.min_devices} devices, {here} are there after {s.wait_seconds} s: "
-                    f"given up; the run can go on from {self.journal.folder}"
-                )
             if time.monotonic() - said >= SAY_SECONDS:
                 said = time.monotonic()
                 enough = here >= s.min_devices
@@ -232,6 +229,11 @@ class AlgorithmStrategy(Strategy):
                 then = "begins without the others" if enough else "gives up"
                 log.info(
                     "waiting: %d of %d devices are there; %s in %.0f s", here, wanted, then, max(0.0, limit - waited)
+                )
+            if here < s.min_devices and waited >= s.wait_seconds:
+                raise TooFewDevices(
+                    f"round {number} needs {s.min_devices} devices, {here} are there after {s.wait_seconds} s: "
+                    f"given up; the run can go on from {self.journal.folder}"
                 )
             time.sleep(LOOK_SECONDS)
 

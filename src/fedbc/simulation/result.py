@@ -40,11 +40,13 @@ class Result:
     participants: np.ndarray = field(repr=False)
     """the devices that took part at least once"""
     participants_models: Any = field(repr=False)
-    """their local models, stacked in the same order"""
+    """their local models, stacked in the same order; None if they stay on real devices"""
 
     @functools.cached_property
     def local_models(self) -> Any:
         """x_i of every device, with a leading device axis; a device that never took part has z."""
+        if self.participants_models is None:
+            raise InputError("the local models of a deployment stay on their devices: see fedbc.flower.read_state")
 
         def fill(z: Any, stack: Any) -> np.ndarray:
             whole = np.repeat(np.asarray(z)[None], len(self.multipliers), axis=0)
@@ -86,7 +88,7 @@ class Result:
         storage.write_atomically(folder / "devices.csv", self.devices.to_csv(index=False))
         arrays = {
             **storage.named(self.global_model, "global"),
-            **storage.named(self.participants_models, "local"),
+            **storage.named(self.participants_models, "local"),  # nothing, if they stay on their devices
             "participants": self.participants,
             "multipliers": self.multipliers,
             "tolerances": self.tolerances,
@@ -120,7 +122,7 @@ def load(path: str | Path) -> Result:
         tolerances=arrays["tolerances"],
         spec=spec,
         participants=arrays["participants"],
-        participants_models=storage.nested(arrays, "local"),
+        participants_models=storage.nested(arrays, "local") or None,
     )
 
 

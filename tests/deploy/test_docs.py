@@ -1,0 +1,243 @@
+"""docs/deploy.md, command by command, with real processes; and what must hold on the federation that they make."""
+
+import re
+import shlex
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from loopback import ROOT, Loopback, free_port, until
+
+import fedbc
+from fedbc.algorithms import ALGORITHMS
+
+PAGE = (ROOT / "docs" / "deploy.md").read_text()
+
+
+def blocks(heading):
+    """The shell blocks of a section."""
+    section = re.search(rf"\n## {heading}\n(.*?)\n## ", PAGE, re.DOTALL).group(1)
+    return re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+
+
+class Reader(Loopback):
+    """Types the commands of a section: scripts that go on start in the background, everything else ends first."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.folder, self.replaced = folder, {}
+        self.app = folder
+        self.devices = 0
+
+    def type(self, block):
+        for old, new in self.replaced.items():
+            block = block.replace(old, new)
+        script = re.search(r"(?:(\w+=\S+) )?\./(super\w+)\.sh ?(\d?)\s*$", block)
+        if script is None:
+            return self._type_lines(block)
+        variable, name, device = script.groups()
+        env = dict([variable.split("=")] if variable else [])
+        env |= {name: "" for name in self.env if name.startswith("FLWR_")}  # the scripts set them
+        if name == "superlink":
+            self.link = self.listening(self.start(name, "./superlink.sh", folder=self.app, **env))
+        elif name == "superexec":
+            self.exec = self.start(name, "./superexec.sh", folder=self.app, **env)
+        else:
+            folder = self.device_folder(int(device)) if block.startswith("cd ") else self.app
+            env |= {"NODE_PORT": str(free_port()), "SUPERLINK": f"127.0.0.1:{self.port}"}
+            self.start(f"device-{device}", "./supernode.sh", device, folder=folder, **env)
+            self.devices += 1
+        return ""
+
+    def device_folder(self, device):
+        return self.folder / f"device-{device}.example.org" / "my-federation"
+
+    def _type_lines(self, block):
+        if "pip install" in block:
+            assert block.startswith("pip install 'fedbc[flower]'\n")
+            block = block.split("\n", 1)[1]
+        if "flwr run" in block:
+            until(lambda: self.link.text.count("Activated node_id") >= self.devices, 60, "SuperNodes")
+        where = self.folder / "where"
+        said = self.shell(f"set -e\n{block}\npwd > {shlex.quote(str(where))}", folder=self.app, seconds=200)
+        self.app = Path(where.read_text().strip())
+        self.env["FLWR_HOME"] = str(self.app / "flwr")
+        return said
+
+
+def close(a, b):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-6)
+
+
+def test_one_machine(tmp_path, subtests, real_data):
+    with Reader(tmp_path) as loop:
+        loop.env["FEDBC_DATA"] = str(real_data)
+        loop.replaced["--rounds 2"] = f"--rounds 2 --address 127.0.0.1:{loop.port}"  # not everybody's port 8000
+        said = [loop.type(block) for block in blocks("Three devices on one machine")]
+        app, federation = loop.app, fedbc.data.synthetic(devices=3, seed=1)
+        with subtests.test("the run is there and is shown"):
+            assert "round 2 done: global_accuracy" in said[-2]
+            assert "my-federation" in said[-2]
+            result = fedbc.load(app / "runs" / "my-federation")
+            wanted = fedbc.simulate(fedbc.FedBC(), fedbc.models.logistic(60, 10), federation, rounds=2)
+            close(result.global_model, wanted.global_model)
+            assert list(result.history) == list(wanted.history)
+            np.testing.assert_allclose(result.history.local_accuracy, wanted.history.local_accuracy)
+
+        # All at once, beside the page's second run: most of a round is waiting.
+        example = ROOT / "examples" / "deploy_synthetic"
+        options = {"rounds": 2, "seed": 4, "evaluate_every": 2, "sample": 2, "epochs": 2}
+        settings = {f"run__{k}": v for k, v in options.items()}
+        runs = {
+            name: loop.run(example, algorithm__name=name, run__out=f"runs/{name}", **settings)
+            for name in ("fedbc", "scaffold", "perfedbc")
+        }
+        mnist = loop.run(ROOT / "examples" / "deploy_mnist", run__rounds=1) if real_data.exists() else None
+        for name, run in runs.items():
+            with subtests.test("equal to the simulator", algorithm=name):
+                loop.wait(run, 300)
+                method = ALGORITHMS[name](lr=0.01)
+                wanted = fedbc.simulate(method, fedbc.models.logistic(60, 10), federation, **options)
+                close(fedbc.load(app / "runs" / name).global_model, wanted.global_model)
+        with subtests.test("the page's second run"):
+            until((app / "runs" / "second" / "summary.json").exists, 120, "result of the second run")
+        with subtests.test("the example with MNIST"):
+            if mnist is None:
+                pytest.skip(f"NOT TESTED on real data: {real_data} is absent")
+            loop.wait(mnist, 300)
+            row = fedbc.load(app / "runs" / "mnist").history.iloc[-1]
+            assert row.global_accuracy > 0.5
+            assert row.local_accuracy > row.global_accuracy
+
+        with subtests.test("a device reads its own model"):
+            (folder,) = (app / "state").glob("my-federation-*/device-0")
+            shapes = fedbc.flower.messages.Shapes.of(fedbc.FedBC(), fedbc.models.logistic(60, 10))
+            kept = fedbc.flower.read_state(folder, shapes.device)
+            assert kept.round == 2
+            assert kept.state.multiplier > 0
+
+        refused = {
+            "an unknown key": ["--root-certificates", "keys/ca.crt", "--auth-supernode-private-key", "stranger"],
+            "no key": ["--root-certificates", "keys/ca.crt"],
+            "no TLS": ["--insecure"],
+            "another authority": [
+                "--root-certificates",
+                "other/ca.crt",
+                "--auth-supernode-private-key",
+                "keys/device-0",
+            ],
+        }
+        loop.shell("fedbc deploy keys other --devices 1 && cp other/device-0 stranger")
+        before = loop.link.text.count("Activated node_id")
+        nodes = {
+            who: loop.start(
+                who.replace(" ", "-"),
+                "flower-supernode",
+                *("--superlink", f"127.0.0.1:{loop.port}", "--port", free_port(), "--max-retries", 1, *options),
+            )
+            for who, options in refused.items()
+        }
+        for who, node in nodes.items():
+            with subtests.test(f"a node with {who} is refused"):
+                until(lambda node=node: node.ended, 60, "end of the node")
+                assert node.popen.returncode != 0
+                assert "Failed to initialize the connection" in node.text or "rror" in node.text
+        assert loop.link.text.count("Activated node_id") == before
+
+        with subtests.test("telemetry is off"):
+            for process in loop.processes[:5]:
+                (running,) = process.members("flower-super")[:1]
+                variables = Path(f"/proc/{running}/environ").read_bytes().split(b"\0")
+                assert b"FLWR_TELEMETRY_ENABLED=0" in variables
+
+        with subtests.test("no secrets in logs, nothing but code in the app that travels"):
+            keys = [f.read_text() for f in (app / "keys").iterdir() if f.suffix not in (".pub", ".crt")]
+            secret = {line for key in keys for line in key.splitlines() if "-----" not in line and len(line) > 20}
+            texts = [file.read_text(errors="replace") for file in loop.logs.glob("*.log")]
+            texts += [file.read_text() for file in app.glob("runs/*/log.txt")]
+            assert secret
+            assert not [line for line in secret for text in texts if line in text]
+            travelled = {f.name for f in (app / "flwr" / "apps").rglob("*") if f.is_file() and f.suffix != ".pyc"}
+            assert {n for n in travelled if not n.endswith(".py")} <= {
+                "pyproject.toml",
+                "CONTENT",
+                "APP.md",
+                "README.md",
+            }
+
+
+def test_three_machines(tmp_path, subtests):
+    """Machines are folders here, which share nothing but what the page copies; scp becomes cp."""
+    with Reader(tmp_path) as loop:
+        loop.replaced |= {
+            "server.example.org:8000": f"localhost:{loop.port}",
+            "HOST=0.0.0.0": "HOST=127.0.0.1",
+            "flwr run . --stream": "flwr run . --stream --run-config 'run.evaluate-every=1'",
+        }
+        for device in range(3):
+            loop.device_folder(device).parent.mkdir()
+            there = loop.device_folder(device)
+            loop.replaced[f"scp -r devices/{device} you@device-{device}.example.org:my-federation"] = (
+                f"cp -r devices/{device} {shlex.quote(str(there))}"
+            )
+        said = [loop.type(block) for block in blocks("Three machines")]
+        assert "round 1 done: global_accuracy" in said[-1]
+        with subtests.test("a device holds its own key and state, and no other"):
+            for device in range(3):
+                files = {p.name for p in loop.device_folder(device).joinpath("keys").iterdir()}
+                assert files == {"ca.crt", f"device-{device}"}
+                assert [p.name for p in loop.device_folder(device).glob("state/*/*")] == [f"device-{device}"]
+            assert not list(loop.app.glob("state/*/device-*"))
+
+
+def test_the_commands_refuse_what_they_cannot_do(tmp_path, capsys):
+    from fedbc.cli import main
+
+    def fails(*arguments):
+        with pytest.raises(SystemExit) as error:
+            main([str(a) for a in arguments])
+        return error.value.code, capsys.readouterr().err
+
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").write_text("")
+    assert fails("deploy", "init", tmp_path / "taken") == (
+        2,
+        f"fedbc: {tmp_path / 'taken'} exists already: give another folder, or remove it first\n",
+    )
+    assert fails("deploy", "init", tmp_path / "x", "--algorithm", "fedb")[1].endswith("did you mean 'fedbc'?\n")
+    assert "begin it with a letter" in fails("deploy", "init", tmp_path / "7")[1]
+    assert "give host:port" in fails("deploy", "init", tmp_path / "y", "--address", "here")[1]
+    assert "host='a b'" in fails("deploy", "keys", tmp_path / "k", "--host", "a b")[1]
+
+
+def test_keys_are_kept_private_and_never_overwritten(tmp_path):
+    from cryptography import x509
+
+    from fedbc.flower.keys import make_keys
+
+    folder = tmp_path / "keys"
+    made = make_keys(folder, devices=2, hosts=["server.example.org", "10.0.0.5"])
+    assert folder.stat().st_mode & 0o777 == 0o700
+    for file in made:
+        private = file.suffix not in (".crt", ".pub")
+        assert file.stat().st_mode & 0o777 == (0o600 if private else 0o644), file
+    assert (folder / "device-0").read_text().startswith("-----BEGIN OPENSSH PRIVATE KEY-----")
+    assert (folder / "device-0.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
+    before = {file: file.read_bytes() for file in made}
+    assert {f.name for f in make_keys(folder, devices=3)} == {"device-2", "device-2.pub"}
+    assert {file: file.read_bytes() for file in made} == before
+    with pytest.raises(fedbc.InputError, match="add --renew"):
+        make_keys(folder, devices=3, hosts=["other.example.org"])
+    assert {f.name for f in make_keys(folder, devices=3, hosts=["b.example.org"], renew=True)} == {
+        "server.crt",
+        "server.key",
+    }
+    certificate = x509.load_pem_x509_certificate((folder / "server.crt").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "b.example.org" in names.get_values_for_type(x509.DNSName)
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes()))
+    (folder / "ca.key").unlink()
+    with pytest.raises(fedbc.InputError, match=r"only one of ca\.crt and ca\.key"):
+        make_keys(folder, devices=3)
