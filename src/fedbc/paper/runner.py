@@ -30,12 +30,17 @@ class Store:
         self.folder = folder
         self.lines: dict[str, Line] = {}
         for file in sorted(folder.glob("*.jsonl")) + sorted((folder / "tuning").glob("*.jsonl")):
-            self.lines |= {h: line for h, line in read_results(file).items() if _counts(line)}
+            self.lines |= {_key(line): line for line in read_results(file).values() if _counts(line)}
         self.choices: Choices = read_choices(folder / "chosen")
 
     def line(self, run: Run) -> Line | None:
         """A run's result, if it was run."""
         return self.lines.get(run.hash) if run.hash is not None else None
+
+
+def _key(line: Line) -> str:
+    """The hash of a line's specification as of now: an argument that has been added since counts with its default."""
+    return fingerprint(RunSpec.from_dict(line["spec"]))
 
 
 def _counts(line: Line) -> bool:
