@@ -10,10 +10,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from fedbc import storage
 from fedbc.cli.errors import Stopped
-from fedbc.errors import InputError
-from fedbc.paper.catalogue import EXPERIMENTS, experiment
+from fedbc.errors import InputError, unknown
+from fedbc.paper.catalogue import EXPERIMENTS, Experiment
 from fedbc.paper.runner import Runner
+from fedbc.paper.studies import STUDIES, Study
 
 _results = click.option(
     "--results", "folder", type=click.Path(path_type=Path), default=Path("results"), show_default=True,
@@ -33,6 +35,8 @@ def list_command() -> None:
     table = Table(header_style="bold", pad_edge=False)
     for heading in ("experiment", "what", "runs", "with --full"):
         table.add_column(heading, justify="right" if heading in ("runs", "with --full") else "left")
+    for s in STUDIES.values():
+        table.add_row(s.name, s.title, str(s.total), str(s.total))
     for e in EXPERIMENTS.values():
         table.add_row(e.name, e.title, str(len(e.runs({}))), str(len(e.runs({}, full=True))))
     Console().print(table)
@@ -61,7 +65,7 @@ def run_command(
     """
     if bool(names) == everything:
         raise InputError("name is missing: give experiments (see fedbc paper list) or --all, and not both")
-    chosen = [experiment(name) for name in names] or list(EXPERIMENTS.values())
+    chosen = _named(names)
     runner = Runner(folder, workers=workers, ray=ray)
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -78,6 +82,9 @@ def run_command(
 
         try:
             for e in chosen:
+                if isinstance(e, Study):
+                    e.run(folder / e.file, progress)
+                    continue
                 runner.run(e, full=full, seeds=seeds, progress=progress, say=say)
         except KeyboardInterrupt:
             raise Stopped(f"stopped; what is done is in {folder}, the same command goes on") from None
@@ -91,17 +98,59 @@ def run_command(
 def status_command(names: tuple[str, ...], full: bool, workers: int | None, folder: Path) -> None:
     """Show how many runs of each experiment are done, and about how long the rest takes on this machine."""
     runner = Runner(folder, workers=workers)
-    wanted = [experiment(name).name for name in names] or list(EXPERIMENTS)
+    wanted = _named(names)
     table = Table(header_style="bold", pad_edge=False)
     for heading in ("experiment", "what", "done", "of", "time left"):
         table.add_column(heading, justify="left" if heading in ("experiment", "what") else "right")
     total = 0.0
-    for row in runner.status(wanted, full=full):
+    for study in (s for s in wanted if isinstance(s, Study)):
+        done = study.done(folder)
+        minutes = study.minutes * (1 - done / study.total)
+        total += minutes
+        table.add_row(study.name, study.title, str(done), str(study.total), duration(minutes))
+    for row in runner.status([e.name for e in wanted if isinstance(e, Experiment)], full=full):
         minutes = row.core_minutes_left / runner.workers
         total += minutes
         table.add_row(row.name, row.title, str(row.done), str(row.total), duration(minutes))
     Console().print(table)
     Console().print(f"About {duration(total)} left with {runner.workers} workers.", highlight=False)
+
+
+@paper_group.command("report")
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path),
+    default=Path("results/report.html"),
+    show_default=True,
+    help="The page to write; it needs no other file.",
+)
+@click.option(
+    "--markdown",
+    type=click.Path(path_type=Path),
+    default=Path("docs/paper.md"),
+    show_default=True,
+    help="The Markdown page to write; its pictures go to a folder beside it.",
+)
+@_results
+def report_command(html: Path, markdown: Path, folder: Path) -> None:
+    """Write the report from what has been run: tables, figures and a verdict on each claim."""
+    from fedbc.paper.report import Report  # Matplotlib and Jinja take a second to import
+
+    report = Report.of(folder)
+    for path in (html, markdown):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    storage.write_atomically(html, report.html())
+    report.write_markdown(markdown)
+    Console(soft_wrap=True).print(f"Report: {html}\nMarkdown: {markdown}", highlight=False)
+
+
+def _named(names: tuple[str, ...]) -> list[Study | Experiment]:
+    """The experiments of these names, or all of them in the order in which they are worth running."""
+    known: dict[str, Study | Experiment] = {**STUDIES, **EXPERIMENTS}
+    for name in names:
+        if name not in known:
+            raise unknown("experiment", name, known)
+    return [known[name] for name in names] or list(known.values())
 
 
 def duration(minutes: float) -> str:

@@ -129,8 +129,13 @@ def run_sweep(
     todo = [storage.to_json(s.to_dict()) for s in specs if fingerprint(s) not in known]
     lines = _on_ray(todo, ray, how) if ray is not None else _on_processes(todo, workers or runtime.usable_cores(), how)
     for line in lines:
-        _append(results, json.dumps(json.loads(storage.to_json(line))))
+        append_line(results, line)
         on_line(line)
+
+
+def append_line(path: Path, line: Line) -> None:
+    """Add a result to a file."""
+    _append(path, json.dumps(json.loads(storage.to_json(line))))
 
 
 def _append(path: Path, line: str) -> None:

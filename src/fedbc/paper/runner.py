@@ -29,7 +29,8 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.lines: dict[str, Line] = {}
-        for file in sorted(folder.glob("*.jsonl")) + sorted((folder / "tuning").glob("*.jsonl")):
+        files = [f"{name}.jsonl" for name in EXPERIMENTS] + [f"tuning/{name}.jsonl" for name in TUNINGS]
+        for file in (folder / name for name in files):
             self.lines |= {_key(line): line for line in read_results(file).values() if _counts(line)}
         self.choices: Choices = read_choices(folder / "chosen")
 
