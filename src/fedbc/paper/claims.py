@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 
 from fedbc.paper.catalogue import CLASSES, EPOCHS, EXPONENTS, TOLERANCES
-from fedbc.paper.claims_local import corollary, fine_tuning, per_fedbc, q_normalisation, scaffold_collapse, theorem_rate
+from fedbc.paper.claims_local import (
+    corollary,
+    fine_tuning,
+    per_fedbc,
+    q_normalisation,
+    scaffold_collapse,
+    theorem_rate,
+    toy_example,
+)
 from fedbc.paper.methods import METHODS
 from fedbc.paper.tables import Found
 from fedbc.paper.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, Judge, Verdict, means, spread
@@ -236,6 +244,7 @@ JUDGES: tuple[Judge, ...] = (
     users_meet,
     coefficients_converge,
     tolerance_trade,
+    toy_example,
     _image_claim("cifar10", "CIFAR-10", 5),
     _image_claim("cifar10", "CIFAR-10", 1),
     _image_claim("mnist", "MNIST", 1),

@@ -84,6 +84,15 @@ def panels(titles: list[str], width: float = 3.0, height: float = 2.6) -> tuple[
     return whole, axes
 
 
+def mark_empty(axes: list[Axes]) -> None:
+    """Say of panels without data that they were not run."""
+    for a in axes:
+        if not a.has_data():
+            a.text(0.5, 0.5, "not run", transform=a.transAxes, ha="center", va="center", alpha=0.6)
+            a.set_xticks([])
+            a.set_yticks([])
+
+
 def band(axes: Axes, x: Any, values: list[list[float]], colour: str, label: str) -> None:
     """Mean over seeds, with one standard deviation shaded."""
     known = [(at, v) for at, v in zip(x, values, strict=True) if v]
@@ -97,7 +106,8 @@ def band(axes: Axes, x: Any, values: list[list[float]], colour: str, label: str)
 
 
 def legend_once(whole: Picture, axes: list[Axes]) -> None:
-    """One legend under all panels."""
+    """One legend under all panels; panels without data say so."""
+    mark_empty(axes)
     handles: dict[str, Any] = {}
     for a in axes:
         handles |= {label: h for h, label in zip(*a.get_legend_handles_labels(), strict=True)}

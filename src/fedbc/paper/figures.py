@@ -21,6 +21,7 @@ from fedbc.paper.drawing import (
     YELLOW,
     band,
     legend_once,
+    mark_empty,
     panels,
     smooth,
 )
@@ -137,7 +138,7 @@ def coefficients(found: Found) -> Picture | None:
     for a, line in zip(axes, lines.values(), strict=True):
         if line is not None:
             _draw_coefficients(a, line)
-    axes[0].set_ylabel("coefficient in the server's mean")
+    axes[0].set_ylabel("coefficient")
     legend_once(picture, axes)
     return picture
 
@@ -151,7 +152,7 @@ def cifar_coefficients(found: Found) -> Picture | None:
     for a, line in zip(axes, lines.values(), strict=True):
         if line is not None:
             _draw_coefficients(a, line)
-    axes[0].set_ylabel("coefficient in the server's mean")
+    axes[0].set_ylabel("coefficient")
     legend_once(picture, axes)
     return picture
 
@@ -326,6 +327,7 @@ def theorem(found: Found) -> Picture | None:
         row[0].set_ylabel("mean of ‖∇f(z)‖² so far")
     for a in grid[-1]:
         a.set_xlabel("T, rounds")
+    mark_empty(list(grid.flat))
     return picture
 
 
