@@ -186,7 +186,7 @@ def coefficients_converge(found: Found) -> Verdict:
         line = found.first("synthetic", "fedbc", epochs=epochs)
         if line is not None:
             c = {k: np.array(v) for k, v in line["coefficients"].items() if "accuracy" not in k}
-            third = len(c["min"]) // 3
+            third = max(1, len(c["min"]) // 3)
             early, late = (
                 float(np.mean(c["max"][s]) / np.mean(c["min"][s])) for s in (slice(0, third), slice(-third, None))
             )
