@@ -32,7 +32,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from fedbc import checks, trees
@@ -59,9 +58,7 @@ class Carry(NamedTuple):
     multiplier: Scalar
     tolerance: Scalar
     steps: Scalar
-    smoothness: Scalar | None = None
-    measured: Scalar | None = None
-    """whether (1) L_i was measured in this round"""
+    smoothness: smoothness.Measured | None = None
 
 
 class Total(NamedTuple):
@@ -139,10 +136,8 @@ class FedBC(Algorithm):
     def begin(self, message: Params, device: Device, context: Context) -> Carry:
         """w^0 = z, or x_i."""
         w = message if self.start == "global" else device.x
-        measured = None if device.smoothness is None else jnp.zeros(())
-        return Carry(
-            sgd.start(w), message, device.multiplier, device.tolerance, context.steps, device.smoothness, measured
-        )
+        known = smoothness.begun(device.smoothness)
+        return Carry(sgd.start(w), message, device.multiplier, device.tolerance, context.steps, known)
 
     def step(self, loss: Loss, carry: Carry, batch: object) -> Carry:
         """w <- w - beta (∇f_i(w) + 2 lambda_i (w - z))"""
@@ -154,25 +149,21 @@ class FedBC(Algorithm):
 
     def within_bounds(self, loss: Loss, carry: Carry, batch: object) -> Carry:
         """For bounds="theory", in a round's first step: L_i, and lambda_i moved into its interval."""
-        known, measured = carry.smoothness, carry.measured
-        if known is None or measured is None:
+        if carry.smoothness is None:
             return carry
-        w = carry.descent.w
-        largest = jax.lax.cond(
-            measured > 0, lambda: known, lambda: jnp.maximum(known, smoothness.curvature(loss, w, batch))
-        )
-        multiplier = jnp.clip(carry.multiplier, *smoothness.bounds(largest))
-        return carry._replace(smoothness=largest, measured=jnp.ones(()), multiplier=multiplier)
+        known = smoothness.measure(carry.smoothness, loss, carry.descent.w, batch)
+        multiplier = jnp.clip(carry.multiplier, *smoothness.bounds(known.constant))
+        return carry._replace(smoothness=known, multiplier=multiplier)
 
     def finish(self, carry: Carry) -> Finished:
         """The dual step, the tolerance's step, and the summand (lambda_i x_i, lambda_i, x_i, 1)."""
         x = carry.descent.w
         drift = trees.sqdist(x, carry.z)
         multiplier = carry.multiplier
+        known = carry.smoothness.constant if carry.smoothness is not None else None
         if self.dual_lr > 0:  # 0 times the slack of an infinite tolerance would be undefined
             ascended = multiplier + self.dual_lr * (drift - carry.tolerance)
-            given = (self.lambda_min, self.lambda_max)
-            low, high = given if carry.smoothness is None else smoothness.bounds(carry.smoothness)
+            low, high = (self.lambda_min, self.lambda_max) if known is None else smoothness.bounds(known)
             multiplier = jnp.clip(ascended, low, high)
         learned = self.tolerance == "learned"
         tolerance = carry.tolerance + self.dual_lr * carry.multiplier if learned else carry.tolerance
@@ -185,9 +176,9 @@ class FedBC(Algorithm):
             "weight": multiplier,
         }
         total = Total(trees.scale(multiplier, x), multiplier, x, jnp.ones_like(multiplier))
-        if carry.smoothness is not None:
-            info["smoothness"] = carry.smoothness
-        return Finished(Device(x, multiplier, tolerance, carry.smoothness), total, info)
+        if known is not None:
+            info["smoothness"] = known
+        return Finished(Device(x, multiplier, tolerance, known), total, info)
 
     def update(self, server: Params, total: Total, population: Scalar) -> Params:
         """z = Σ lambda_i x_i / Σ lambda_i, or the plain mean where Σ lambda_i = 0."""

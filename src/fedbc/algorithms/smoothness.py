@@ -6,6 +6,8 @@ the domain; what can be measured is that at the points which training visits, so
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
@@ -36,8 +38,31 @@ def curvature(loss: Loss, w: Params, batch: object, iterations: int = ITERATIONS
     return jax.lax.fori_loop(0, iterations, turn, normed(jax.tree.unflatten(shape, noise)))[1]
 
 
-def bounds(smoothness: Scalar) -> tuple[Scalar, Scalar]:
+def bounds(constant: Scalar) -> tuple[Scalar, Scalar]:
     """[lambda_min, lambda_max] for a device with this L_i."""
-    constant = jnp.maximum(smoothness, 1e-6)
+    constant = jnp.maximum(constant, 1e-6)
     low = 1 + constant
     return low, low + BELOW * low / constant  # low²/constant = low + low/constant
+
+
+class Measured(NamedTuple):
+    """L_i in the course of a round."""
+
+    constant: Scalar
+    """the largest value met so far"""
+    done: Scalar
+    """whether (1) it was measured in this round"""
+
+
+def begun(constant: Scalar | None) -> Measured | None:
+    """At a round's start; None for a device that does not measure."""
+    return None if constant is None else Measured(constant, jnp.zeros(()))
+
+
+def measure(sofar: Measured, loss: Loss, w: Params, batch: object) -> Measured:
+    """In a round's first step: the curvature there, if it is larger."""
+
+    def larger() -> Scalar:
+        return jnp.maximum(sofar.constant, curvature(loss, w, batch))
+
+    return Measured(jax.lax.cond(sofar.done > 0, lambda: sofar.constant, larger), jnp.ones(()))

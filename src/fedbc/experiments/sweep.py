@@ -229,7 +229,8 @@ def _on_ray(todo: list[str], address: str, how: CarryOut) -> Iterator[Line]:
     environment = {"env_vars": {"FEDBC_LANES": "1"}}
     ray.init(address=None if address == "local" else address, runtime_env=environment, log_to_driver=False)
     try:
-        remote = ray.remote(num_cpus=1, max_retries=1)(how)
+        # Ray takes functions only, and `how` may be a partial one.
+        remote: Any = ray.remote(num_cpus=1, max_retries=1)(lambda text: how(text))
         tasks = {remote.remote(text): text for text in todo}
         while tasks:
             (done,), _ = ray.wait(list(tasks), num_returns=1)

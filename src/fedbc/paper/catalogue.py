@@ -23,7 +23,9 @@ FIRST_SEED = SEEDS[0]
 EPOCHS = (1, 5, 10, 25, 50)
 CLASSES = (1, 2, 3)
 EXPONENTS = (1.1, 1.2, 1.3, 1.4, 1.5)
-TOLERANCES = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+TOLERANCES = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 10.0)
+ACTING_DUAL_RATE = 0.01
+"""For the sweep of fixed tolerances: the largest of the grid, because a tiny one leaves no constraint to sweep."""
 DRAWS = (1, 2, 3, 4, 5)
 
 Setting = Mapping[str, Any]
@@ -211,7 +213,7 @@ EXPERIMENTS = {
         ),
         Experiment(
             "synthetic-gamma",
-            "Synthetic data, FedBC with a fixed tolerance gamma, the same for all devices (teaser)",
+            "Synthetic data, FedBC with a fixed tolerance gamma, the same for all devices, dual_lr 0.01 (teaser)",
             "paper",
             ("fedbc",),
             tuple({"epochs": 5, "tolerance": t} for t in TOLERANCES),
@@ -221,7 +223,7 @@ EXPERIMENTS = {
             synthetic,
             _by_epochs,
             0.1,
-            lambda setting: {"tolerance": setting["tolerance"]},
+            lambda setting: {"tolerance": setting["tolerance"], "dual_lr": ACTING_DUAL_RATE},
         ),
         Experiment(
             "synthetic-devices",

@@ -90,7 +90,7 @@ def _image_claim(data: str, shown: str, epochs: int) -> Judge:
 def weights_or_duals(found: Found) -> Verdict:
     """How much of the gain is the primal-dual method, how much is not weighting by size."""
     claim = "FedBC's gain is credited to gamma > 0 (and not merely to not weighting devices by size)."
-    see = ("controls", "synthetic-global", "coefficients")
+    see = ("controls", "dual-rates", "coefficients", "synthetic-global")
     places = [("synthetic", {"epochs": e}) for e in EPOCHS] + [("synthetic-draws", {"draw": d}) for d in (2, 3, 4, 5)]
     rows = [means(found, n, ("fedavg", "fedavg-uniform", "fedprox-uniform", "fedbc"), **s) for n, s in places]
     rows = [r for r in rows if len(r) == 4]
@@ -106,9 +106,31 @@ def weights_or_duals(found: Found) -> Verdict:
     )
     if gain.mean() > 0:
         text += f" So uniform weights alone give {max(0, uniform.mean() / gain.mean()):.0%} of the gain in the mean."
+    text += _absent_constraint(found)
     own = best.mean() > 0.3 and (best > 0).mean() > 0.5
     verdict = CONFIRMED if own and uniform.mean() < 0.5 * gain.mean() else PARTLY if own or best.mean() > 0 else NOT
     return Verdict(claim, verdict, text, see)
+
+
+def _absent_constraint(found: Found) -> str:
+    """Whether the chosen dual rates leave any constraint at all, or only the server's weights."""
+    pulls, tolerances = [], []
+    for line in found.lines("synthetic", "fedbc"):
+        if "multipliers" in line:
+            pulls.append(2 * line["spec"]["algorithm"]["lr"] * max(line["multipliers"]))
+            tolerances.append(max(line["tolerances"]))
+    if not pulls:
+        return ""
+    text = (
+        f" At the chosen dual rates a local step pulls by at most 2 lr lambda = {max(pulls):.2g} of the distance to z, "
+        f"and gamma reaches {max(tolerances):.2g}."
+    )
+    if max(pulls) < 1e-3:
+        text += (
+            " So tuning all but switches the constraint off: what is left of FedBC is a mean weighted by lambda, that "
+            "is by how far each device has drifted so far."
+        )
+    return text
 
 
 def smaller_variance(found: Found) -> Verdict:
