@@ -8,12 +8,14 @@ coefficients and the accuracies of the round's smallest and largest device, mult
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import math
 import time
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from fedbc.errors import Diverged, FedBCError
@@ -43,6 +45,9 @@ def carry_out(text: str, unfinished: str | None = None) -> Line:
         line["error"] = f"{type(error).__name__}: {error}"
         if isinstance(error, Diverged):
             line["diverged"] = error.round
+    # A worker runs thousands of specifications, and the compiled programs of each would stay in memory.
+    jax.clear_caches()
+    gc.collect()
     return line | {"seconds": round(time.perf_counter() - began, 2), "versions": versions()}
 
 
