@@ -43,6 +43,7 @@ def test_run_show_and_files(cli, tmp_path):
         "lambda_min": 0.0,
         "lambda_max": "inf",
         "multiplier": 0.0,
+        "bounds": "given",
     }
     assert spec["versions"]["jax"]
     assert spec["run"]["rounds"] == 2

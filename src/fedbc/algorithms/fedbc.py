@@ -16,7 +16,9 @@ f_i(x_i) + lambda_i(‖x_i - z‖² - gamma_i) is minimised in x_i on the device
     gamma_i         tolerance                     lambda_min, lambda_max  lambda_min, lambda_max
     lambda_i^0      multiplier                    w^0 = z or x_i          start
 
-`momentum` is that of the local steps, 0 on paper.
+`momentum` is that of the local steps, 0 on paper. `bounds="theory"` takes each device's [lambda_min, lambda_max] from
+the smoothness constant L_i of its loss, as the proofs need it (`fedbc.algorithms.smoothness`): L_i is measured by power
+iteration in a device's first step of each round, on that step's batch, and the largest value met so far counts.
 
 Two departures from the paper's letter. w^0 = z is the default where Algorithm 2 starts from x_i: it is what the paper's
 experiments did, and it is what works (`start="local"` is the letter). Where every sampled lambda_i is 0 the server's
@@ -33,7 +35,7 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 
 from fedbc import checks, trees
-from fedbc.algorithms import sgd
+from fedbc.algorithms import sgd, smoothness
 from fedbc.algorithms.base import Algorithm, Context, Finished, Loss, Params, Scalar, parameter
 from fedbc.errors import InputError
 
@@ -44,6 +46,8 @@ class Device(NamedTuple):
     x: Params
     multiplier: Scalar
     tolerance: Scalar
+    smoothness: Scalar | None = None
+    """L_i as measured so far; only for bounds="theory\""""
 
 
 class Carry(NamedTuple):
@@ -54,6 +58,7 @@ class Carry(NamedTuple):
     multiplier: Scalar
     tolerance: Scalar
     steps: Scalar
+    smoothness: smoothness.Measured | None = None
 
 
 class Total(NamedTuple):
@@ -85,6 +90,9 @@ class FedBC(Algorithm):
     lambda_min: float = parameter(0.0, "lower bound of the multipliers (lambda_min)")
     lambda_max: float = parameter(math.inf, "upper bound of the multipliers (lambda_max)")
     multiplier: float = parameter(0.0, "the multipliers' initial value (lambda^0)")
+    bounds: str = parameter(
+        "given", "bounds of the multipliers: 'given', or 'theory' from each device's smoothness L_i"
+    )
 
     def __post_init__(self) -> None:
         sgd.check(self.lr, self.momentum)
@@ -94,6 +102,9 @@ class FedBC(Algorithm):
         checks.number("lambda_min", self.lambda_min, at_least=0)
         checks.number("lambda_max", self.lambda_max, at_least=self.lambda_min, infinite=True)
         checks.number("multiplier", self.multiplier, at_least=self.lambda_min, at_most=self.lambda_max)
+        checks.choice("bounds", self.bounds, ["given", "theory"])
+        if self.bounds == "theory" and (self.lambda_min > 0 or self.lambda_max < math.inf):
+            raise InputError("bounds='theory' sets lambda_min and lambda_max itself: leave them out")
 
     def check_population(self, devices: int) -> None:
         """One tolerance a device, where they are given one by one."""
@@ -127,7 +138,8 @@ class FedBC(Algorithm):
             gamma = jnp.asarray(self.tolerance, float)[context.index]
         else:
             gamma = jnp.asarray(self.tolerance, float)
-        return Device(params, jnp.asarray(self.multiplier, float), gamma)
+        unknown = jnp.zeros(()) if self.bounds == "theory" else None
+        return Device(params, jnp.asarray(self.multiplier, float), gamma, unknown)
 
     def local_model(self, device: Device) -> Params:
         """x_i"""
@@ -136,23 +148,35 @@ class FedBC(Algorithm):
     def begin(self, message: Params, device: Device, context: Context) -> Carry:
         """w^0 = z, or x_i."""
         w = message if self.start == "global" else device.x
-        return Carry(sgd.start(w), message, device.multiplier, device.tolerance, context.steps)
+        known = smoothness.begun(device.smoothness)
+        return Carry(sgd.start(w), message, device.multiplier, device.tolerance, context.steps, known)
 
     def step(self, loss: Loss, carry: Carry, batch: object) -> Carry:
         """w <- w - beta (∇f_i(w) + 2 lambda_i (w - z))"""
+        carry = self.within_bounds(loss, carry, batch)
         descent = sgd.step(
             loss, carry.descent, batch, self.lr, self.momentum, pull=2 * carry.multiplier, centre=carry.z
         )
         return carry._replace(descent=descent)
+
+    def within_bounds(self, loss: Loss, carry: Carry, batch: object) -> Carry:
+        """For bounds="theory", in a round's first step: L_i, and lambda_i moved into its interval."""
+        if carry.smoothness is None:
+            return carry
+        known = smoothness.measure(carry.smoothness, loss, carry.descent.w, batch)
+        multiplier = jnp.clip(carry.multiplier, *smoothness.bounds(known.constant))
+        return carry._replace(smoothness=known, multiplier=multiplier)
 
     def finish(self, carry: Carry) -> Finished:
         """The dual step, the tolerance's step, and the summand (lambda_i x_i, lambda_i, x_i, 1)."""
         x = carry.descent.w
         drift = trees.sqdist(x, carry.z)
         multiplier = carry.multiplier
+        known = carry.smoothness.constant if carry.smoothness is not None else None
         if self.dual_lr > 0:  # 0 times the slack of an infinite tolerance would be undefined
             ascended = multiplier + self.dual_lr * (drift - carry.tolerance)
-            multiplier = jnp.clip(ascended, self.lambda_min, self.lambda_max)
+            low, high = (self.lambda_min, self.lambda_max) if known is None else smoothness.bounds(known)
+            multiplier = jnp.clip(ascended, low, high)
         learned = self.tolerance == "learned"
         tolerance = carry.tolerance + self.dual_lr * carry.multiplier if learned else carry.tolerance
         info = {
@@ -164,7 +188,9 @@ class FedBC(Algorithm):
             "weight": multiplier,
         }
         total = Total(trees.scale(multiplier, x), multiplier, x, jnp.ones_like(multiplier))
-        return Finished(Device(x, multiplier, tolerance), total, info)
+        if known is not None:
+            info["smoothness"] = known
+        return Finished(Device(x, multiplier, tolerance, known), total, info)
 
     def update(self, server: Params, total: Total, population: Scalar) -> Params:
         """z = Σ lambda_i x_i / Σ lambda_i, or the plain mean where Σ lambda_i = 0."""

@@ -14,8 +14,8 @@ left out as in the paper. The hyper-parameters are FedBC's, `momentum` being tha
     symbol   argument        symbol   argument        symbol   argument
     beta     lr              alpha    inner_lr        J        inner_steps
 
-The paper's alpha_lambda is `dual_lr`; `tolerance`, `start`, `lambda_min`, `lambda_max` and `multiplier` are as in
-FedBC. What the paper leaves open: all J inner steps take the batch D (J = 1 in its experiments).
+The paper's alpha_lambda is `dual_lr`; `tolerance`, `start`, `lambda_min`, `lambda_max`, `multiplier` and `bounds`
+are as in FedBC. What the paper leaves open: all J inner steps take the batch D (J = 1 in its experiments).
 
 What a device uses is its local model after J steps at rate alpha on its own data (`fine_tune`; the pull is left out
 there, as in the paper's experiments).
@@ -59,6 +59,7 @@ class PerFedBC(FedBC):
     def step(self, loss: Loss, carry: Carry, batch: tuple[object, object]) -> Carry:  # type: ignore[override]
         """w <- w - beta ∇f_i(u^J; D'); the loss recorded is f_i(w; D), before adaptation."""
         inner, outer = batch
+        carry = self.within_bounds(loss, carry, inner)
         value, u = sgd.adapted(
             loss, carry.descent.w, inner, self.inner_lr, self.inner_steps, pull=2 * carry.multiplier, centre=carry.z
         )

@@ -13,6 +13,7 @@ from typing import Any
 from fedbc import data, models
 from fedbc.algorithms import ALGORITHMS
 from fedbc.errors import InputError, unknown
+from fedbc.experiments.reference import VARIANTS
 
 
 @dataclass(frozen=True)
@@ -131,9 +132,14 @@ CATALOG: dict[str, dict[str, Entry]] = {
     "model": {f.__name__: _of_function("model", f) for f in MODELS},
 }
 
+# The reference protocol's variants can be named in files, but are not offered: they are there to explain old numbers.
+_UNLISTED = {name: _of_dataclass("algorithm", name, cls) for name, cls in VARIANTS.items()}
+
 
 def entry(kind: str, name: object) -> Entry:
     """Look a name up; an unknown one is an InputError with the nearest match."""
+    if kind == "algorithm" and name in _UNLISTED:
+        return _UNLISTED[str(name)]
     if name not in CATALOG[kind]:
         raise unknown(kind, name, CATALOG[kind])
     return CATALOG[kind][str(name)]

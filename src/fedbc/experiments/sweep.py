@@ -39,6 +39,8 @@ Line = dict[str, Any]
 """One line of results: hash, spec, seconds, and summary or error."""
 
 OnLine = Callable[[Line], None]
+CarryOut = Callable[[str], Line]
+"""Runs one specification, given as JSON, in a worker; a function that can be sent to another process."""
 
 
 def read_sweep(path: Path) -> list[RunSpec]:
@@ -114,14 +116,26 @@ def carry_out(text: str) -> Line:
 
 
 def run_sweep(
-    specs: list[RunSpec], results: Path, *, workers: int | None = None, ray: str | None = None, on_line: OnLine
+    specs: list[RunSpec],
+    results: Path,
+    *,
+    workers: int | None = None,
+    ray: str | None = None,
+    on_line: OnLine,
+    how: CarryOut = carry_out,
 ) -> None:
-    """Run what `results` does not hold yet, and append a line for each run as it ends."""
+    """Run what `results` does not hold yet, and append a line for each run as it ends; `how` may keep more of a run."""
     known = read_results(results)
     todo = [storage.to_json(s.to_dict()) for s in specs if fingerprint(s) not in known]
-    for line in _on_ray(todo, ray) if ray is not None else _on_processes(todo, workers or runtime.usable_cores()):
-        _append(results, json.dumps(json.loads(storage.to_json(line))))
+    lines = _on_ray(todo, ray, how) if ray is not None else _on_processes(todo, workers or runtime.usable_cores(), how)
+    for line in lines:
+        append_line(results, line)
         on_line(line)
+
+
+def append_line(path: Path, line: Line) -> None:
+    """Add a result to a file."""
+    _append(path, json.dumps(json.loads(storage.to_json(line))))
 
 
 def _append(path: Path, line: str) -> None:
@@ -144,10 +158,10 @@ class _Worker:
     task: str | None = None
 
 
-def _on_processes(todo: list[str], count: int) -> Iterator[Line]:
+def _on_processes(todo: list[str], count: int, how: CarryOut) -> Iterator[Line]:
     """Worker processes with one lane each; one that dies costs its run, and another takes its place."""
     waiting = list(reversed(todo))
-    workers = [_started() for _ in range(min(count, len(todo)))]
+    workers = [_started(how) for _ in range(min(count, len(todo)))]
     try:
         while waiting or any(w.task for w in workers):
             for worker in workers:
@@ -170,7 +184,7 @@ def _on_processes(todo: list[str], count: int) -> Iterator[Line]:
                         "spec": spec.to_dict(),
                         "error": f"the process died (exit {code})",
                     }
-                    workers[number] = _started()
+                    workers[number] = _started(how)
     finally:
         for worker in workers:
             worker.process.terminate()
@@ -178,12 +192,12 @@ def _on_processes(todo: list[str], count: int) -> Iterator[Line]:
             worker.pipe.close()
 
 
-def _started() -> _Worker:
+def _started(how: CarryOut) -> _Worker:
     ours, theirs = multiprocessing.Pipe()
     before = os.environ.get("FEDBC_LANES")
     os.environ["FEDBC_LANES"] = "1"  # read by the new process when it imports fedbc
     try:
-        process = multiprocessing.get_context("spawn").Process(target=_work, args=(theirs,), daemon=True)
+        process = multiprocessing.get_context("spawn").Process(target=_work, args=(theirs, how), daemon=True)
         process.start()
     finally:
         if before is None:
@@ -194,19 +208,19 @@ def _started() -> _Worker:
     return _Worker(process, ours)
 
 
-def _work(pipe: Connection) -> None:
+def _work(pipe: Connection, how: CarryOut) -> None:
     """A worker's life: a specification in, a line out, until the pipe closes."""
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
     while True:
         try:
-            pipe.send(carry_out(pipe.recv()))
+            pipe.send(how(pipe.recv()))
         except EOFError:
             return
 
 
-def _on_ray(todo: list[str], address: str) -> Iterator[Line]:
+def _on_ray(todo: list[str], address: str, how: CarryOut) -> Iterator[Line]:
     """The same on a Ray cluster, one core a run."""
     try:
         import ray
@@ -215,7 +229,8 @@ def _on_ray(todo: list[str], address: str) -> Iterator[Line]:
     environment = {"env_vars": {"FEDBC_LANES": "1"}}
     ray.init(address=None if address == "local" else address, runtime_env=environment, log_to_driver=False)
     try:
-        remote = ray.remote(num_cpus=1, max_retries=1)(carry_out)
+        # Ray takes functions only, and `how` may be a partial one.
+        remote: Any = ray.remote(num_cpus=1, max_retries=1)(lambda text: how(text))
         tasks = {remote.remote(text): text for text in todo}
         while tasks:
             (done,), _ = ray.wait(list(tasks), num_returns=1)

@@ -1,0 +1,162 @@
+"""`fedbc paper`: the FedBC paper's tables and figures, reproduced."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from fedbc import storage
+from fedbc.cli.errors import Stopped
+from fedbc.errors import InputError, unknown
+from fedbc.paper.catalogue import EXPERIMENTS, Experiment
+from fedbc.paper.runner import Runner
+from fedbc.paper.studies import STUDIES, Study
+
+_results = click.option(
+    "--results", "folder", type=click.Path(path_type=Path), default=Path("results"), show_default=True,
+    help="Folder of results, hyper-parameters and unfinished runs.",
+)  # fmt: skip
+_full = click.option("--full", is_flag=True, help="Also what the two-core budget leaves out.")
+
+
+@click.group("paper", short_help="Reproduce the FedBC paper's tables and figures.")
+def paper_group() -> None:
+    """Reproduce the FedBC paper's tables and figures, beside its own numbers."""
+
+
+@paper_group.command("list")
+def list_command() -> None:
+    """List the experiments, in the order in which they are worth running."""
+    table = Table(header_style="bold", pad_edge=False)
+    for heading in ("experiment", "what", "runs", "with --full"):
+        table.add_column(heading, justify="right" if heading in ("runs", "with --full") else "left")
+    for s in STUDIES.values():
+        table.add_row(s.name, s.title, str(s.total), str(s.total))
+    for e in EXPERIMENTS.values():
+        table.add_row(e.name, e.title, str(len(e.runs({}))), str(len(e.runs({}, full=True))))
+    Console().print(table)
+
+
+@paper_group.command("run")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--all", "everything", is_flag=True, help="Every experiment, one after the other.")
+@_full
+@click.option("--seeds", type=click.IntRange(1), help="Only so many seeds, for a first look.")
+@click.option("--workers", type=click.IntRange(1), help="Worker processes; one a core if not given.")
+@click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster instead; `local` starts Ray on this machine.")
+@_results
+def run_command(
+    names: tuple[str, ...],
+    everything: bool,
+    full: bool,
+    seeds: int | None,
+    workers: int | None,
+    ray: str | None,
+    folder: Path,
+) -> None:
+    """Run the experiments NAME (see `fedbc paper list`): what the results folder holds already is not run again.
+
+    Hyper-parameters are chosen first where they have not been. Ctrl-C at any moment; the same command goes on.
+    """
+    if bool(names) == everything:
+        raise InputError("name is missing: give experiments (see fedbc paper list) or --all, and not both")
+    chosen = _named(names)
+    runner = Runner(folder, workers=workers, ray=ray)
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    tasks: dict[str, TaskID] = {}
+    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
+
+        def progress(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(name, total=total, completed=done)
+            bar.update(tasks[name], completed=done, total=total)
+
+        def say(text: str) -> None:
+            bar.console.print(text, highlight=False, soft_wrap=True)
+
+        try:
+            for e in chosen:
+                if isinstance(e, Study):
+                    e.run(folder / e.file, progress)
+                    continue
+                runner.run(e, full=full, seeds=seeds, progress=progress, say=say)
+        except KeyboardInterrupt:
+            raise Stopped(f"stopped; what is done is in {folder}, the same command goes on") from None
+
+
+@paper_group.command("status")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@_full
+@click.option("--workers", type=click.IntRange(1), help="Worker processes to estimate the time for.")
+@_results
+def status_command(names: tuple[str, ...], full: bool, workers: int | None, folder: Path) -> None:
+    """Show how many runs of each experiment are done, and about how long the rest takes on this machine."""
+    runner = Runner(folder, workers=workers)
+    wanted = _named(names)
+    table = Table(header_style="bold", pad_edge=False)
+    for heading in ("experiment", "what", "done", "of", "time left"):
+        table.add_column(heading, justify="left" if heading in ("experiment", "what") else "right")
+    total = 0.0
+    for study in (s for s in wanted if isinstance(s, Study)):
+        done = study.done(folder)
+        minutes = study.minutes * (1 - done / study.total)
+        total += minutes
+        table.add_row(study.name, study.title, str(done), str(study.total), duration(minutes))
+    for row in runner.status([e.name for e in wanted if isinstance(e, Experiment)], full=full):
+        minutes = row.core_minutes_left / runner.workers
+        total += minutes
+        table.add_row(row.name, row.title, str(row.done), str(row.total), duration(minutes))
+    Console().print(table)
+    Console().print(f"About {duration(total)} left with {runner.workers} workers.", highlight=False)
+
+
+@paper_group.command("report")
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path),
+    default=Path("results/report.html"),
+    show_default=True,
+    help="The page to write; it needs no other file.",
+)
+@click.option(
+    "--markdown",
+    type=click.Path(path_type=Path),
+    default=Path("docs/paper.md"),
+    show_default=True,
+    help="The Markdown page to write; its pictures go to a folder beside it.",
+)
+@_results
+def report_command(html: Path, markdown: Path, folder: Path) -> None:
+    """Write the report from what has been run: tables, figures and a verdict on each claim."""
+    from fedbc.paper.report import Report  # Matplotlib and Jinja take a second to import
+
+    report = Report.of(folder)
+    for path in (html, markdown):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    storage.write_atomically(html, report.html())
+    report.write_markdown(markdown)
+    Console(soft_wrap=True).print(f"Report: {html}\nMarkdown: {markdown}", highlight=False)
+
+
+def _named(names: tuple[str, ...]) -> list[Study | Experiment]:
+    """The experiments of these names, or all of them in the order in which they are worth running."""
+    known: dict[str, Study | Experiment] = {**STUDIES, **EXPERIMENTS}
+    for name in names:
+        if name not in known:
+            raise unknown("experiment", name, known)
+    return [known[name] for name in names] or list(known.values())
+
+
+def duration(minutes: float) -> str:
+    """Minutes as people say them."""
+    if minutes == 0:
+        return "–"
+    if minutes < 1:
+        return "< 1 min"
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"

@@ -1,0 +1,121 @@
+"""How the figures look: light and dark pages, one legend, means with their spread."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedbc.experiments.plots import COLOURS
+from fedbc.paper.tables import Found
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Picture
+
+INK = "#223344"
+"""Text and axes; on a page it becomes the page's own colour of text, so that dark pages work."""
+BLUE, ORANGE, GREEN, PINK, YELLOW, SKY = COLOURS[:6]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture with the words that go with it."""
+
+    name: str
+    title: str
+    caption: str
+    needs: str
+    """the experiment whose runs it draws"""
+    draw: Callable[[Found], Picture | None]
+
+
+def picture(width: float, height: float) -> Picture:
+    """An empty picture."""
+    from matplotlib.figure import Figure as Picture
+
+    return Picture(figsize=(width, height), layout="constrained")
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    import matplotlib
+
+    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
+    plain: Any = dict.fromkeys(inked, INK)
+    plain |= {"svg.fonttype": "none", "svg.hashsalt": "fedbc", "font.family": "sans-serif", "font.size": 9}
+    plain |= {"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25}
+    plain |= {"legend.frameon": False, "legend.fontsize": 8, "axes.titlesize": 9.5}
+    with matplotlib.rc_context(plain):
+        yield
+
+
+def svg(figure: Figure, found: Found, *, inline: bool) -> str | None:
+    """The picture as SVG: transparent and in the page's colours, or white for use by itself; None if it has no data."""
+    with _style():
+        drawn = figure.draw(found)
+        if drawn is None:
+            return None
+        buffer = io.StringIO()
+        drawn.savefig(buffer, format="svg", transparent=inline, metadata={"Date": None}, dpi=110)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"\s+<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    if inline:
+        text = re.sub(re.escape(INK), "currentColor", text, flags=re.IGNORECASE)
+        # Ids are a figure's own: several share a page.
+        text = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{figure.name}-", text)
+        label = f'role="img" aria-label="{figure.title}" '
+        text = re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', "", text, count=1).replace("<svg ", f"<svg {label}", 1)
+    return text
+
+
+def panels(titles: list[str], width: float = 3.0, height: float = 2.6) -> tuple[Picture, list[Axes]]:
+    """A row of panels."""
+    whole = picture(width * len(titles), height)
+    axes = list(whole.subplots(1, len(titles), squeeze=False)[0])
+    for a, title in zip(axes, titles, strict=True):
+        a.set_title(title)
+    return whole, axes
+
+
+def mark_empty(axes: list[Axes]) -> None:
+    """Say of panels without data that they were not run."""
+    for a in axes:
+        if not a.has_data():
+            a.text(0.5, 0.5, "not run", transform=a.transAxes, ha="center", va="center", alpha=0.6)
+            a.set_xticks([])
+            a.set_yticks([])
+
+
+def band(axes: Axes, x: Any, values: list[list[float]], colour: str, label: str) -> None:
+    """Mean over seeds, with one standard deviation shaded."""
+    known = [(at, v) for at, v in zip(x, values, strict=True) if v]
+    if not known:
+        return
+    at = [k for k, _ in known]
+    mean = np.array([np.mean(v) for _, v in known])
+    deviation = np.array([np.std(v, ddof=1) if len(v) > 1 else 0 for _, v in known])
+    axes.plot(at, mean, "o-", color=colour, label=label, markersize=3, linewidth=1.5)
+    axes.fill_between(at, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0)
+
+
+def legend_once(whole: Picture, axes: list[Axes]) -> None:
+    """One legend under all panels; panels without data say so."""
+    mark_empty(axes)
+    handles: dict[str, Any] = {}
+    for a in axes:
+        handles |= {label: h for h, label in zip(*a.get_legend_handles_labels(), strict=True)}
+    if handles:
+        whole.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(6, len(handles)))
+
+
+def smooth(values: list[float], width: int = 9) -> np.ndarray:
+    """The running mean over so many neighbours."""
+    padded = np.pad(np.asarray(values, float), width // 2, mode="edge")
+    return np.convolve(padded, np.ones(width) / width, mode="valid")[: len(values)]

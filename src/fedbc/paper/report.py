@@ -1,0 +1,146 @@
+"""The report: one self-contained HTML page, and Markdown with its pictures beside it, from whatever has been run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from fedbc import storage
+from fedbc.paper import drawing, tables
+from fedbc.paper.catalogue import DRAWS, EXPERIMENTS, SEEDS
+from fedbc.paper.claims import judge_all
+from fedbc.paper.gallery import FIGURES
+from fedbc.paper.methods import METHODS
+from fedbc.paper.tables import Cell, Found, Table
+from fedbc.paper.tuning import TUNINGS
+from fedbc.paper.verdict import Verdict
+
+NOT_RUN = "not run"
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that the report shows."""
+
+    found: Found
+    tables: Mapping[str, Table]
+    verdicts: list[Verdict]
+
+    @classmethod
+    def of(cls, folder: Path) -> Report:
+        """From a results folder, as far as it has come."""
+        found = Found(folder)
+        return cls(found, tables.build_tables(found), judge_all(found))
+
+    @property
+    def totals(self) -> dict[str, Any]:
+        """The paper's cells that were run under either protocol, and those that agree."""
+        every = sum(len(tables.printed()[p.source]["rows"]) for p in _accuracy_plans())
+        return {"cells": every} | {
+            protocol: tuple(sum(t.compared(protocol)[i] for t in self.tables.values()) for i in (0, 1))
+            for protocol in ("paper", "reference")
+        }
+
+    @property
+    def computed(self) -> dict[str, Any]:
+        """How many runs the report rests on, their core hours, and the software that computed them."""
+        lines = list(self.found.store.lines.values())
+        hours = sum(line["seconds"] + line.get("seconds_before", 0) for line in lines) / 3600
+        software = sorted({f"{n} {v}" for line in lines for n, v in line["versions"].items() if n != "platform"})
+        return {"runs": len(lines), "hours": hours, "software": software}
+
+    @property
+    def experiments(self) -> list[dict[str, Any]]:
+        """Runs done and wanted, for each experiment's budget."""
+        rows = []
+        for name, experiment in EXPERIMENTS.items():
+            runs = {r.identity: r for r in experiment.runs(self.found.store.choices)}
+            done = sum(self.found.store.line(r) is not None for r in runs.values())
+            rows.append({"name": name, "title": experiment.title, "done": done, "of": len(runs)})
+        return rows
+
+    @property
+    def choices(self) -> list[dict[str, str]]:
+        """The hyper-parameters chosen, group by group."""
+        rows = []
+        for group in TUNINGS:
+            for key, arguments in self.found.store.choices.get(group, {}).items():
+                tuned = {k: arguments[k] for k in METHODS[key].grid}
+                said = ", ".join(f"{k} {v:g}" for k, v in tuned.items())
+                rows.append({"group": group, "method": METHODS[key].label, "chosen": said})
+        return rows
+
+    def words(self) -> dict[str, Any]:
+        """What the templates use."""
+        return {
+            "report": self,
+            "tables": self.tables,
+            "verdicts": self.verdicts,
+            "figures": FIGURES,
+            "partitions": tables.partition_rows(self.found),
+            "sizes": tables.size_rows(self.found),
+            "draws": {"columns": DRAWS, "rows": tables.draws_table(self.found)},
+            "seeds": SEEDS,
+            "shown": shown,
+            "pairs": pairs,
+            "place": place,
+        }
+
+    def html(self) -> str:
+        """One page that needs nothing else."""
+        pictures = {n: drawing.svg(f, self.found, inline=True) for n, f in FIGURES.items()}
+        return _template("report.html").render(**self.words(), pictures=pictures)
+
+    def write_markdown(self, path: Path) -> None:
+        """The Markdown page, and its pictures in a folder of the same name."""
+        folder = path.with_suffix("")
+        folder.mkdir(parents=True, exist_ok=True)
+        pictures = {}
+        for name, figure in FIGURES.items():
+            text = drawing.svg(figure, self.found, inline=False)
+            if text is not None:
+                storage.write_atomically(folder / f"{name}.svg", text)
+                pictures[name] = f"{folder.name}/{name}.svg"
+        storage.write_atomically(path, _template("report.md").render(**self.words(), pictures=pictures))
+
+
+def shown(cell: Cell, digits: int = 1) -> dict[str, str]:
+    """A cell's parts as words."""
+    ours = NOT_RUN
+    if cell.mean is not None:
+        ours = f"{cell.mean:.{digits}f}" + (f" ± {cell.deviation:.{digits}f}" if cell.deviation is not None else "")
+    if cell.diverged:
+        ours = "diverged" if cell.mean is None else f"{ours}, {cell.diverged} diverged"
+    paper = "" if cell.paper is None else f"{cell.paper:.{digits}f} ± {cell.paper_deviation:.{digits}f}"
+    difference = "" if cell.difference is None else f"{cell.difference:+.{digits}f}"
+    mark = {None: "", True: "✓", False: "✗"}[cell.within]
+    kind = {None: "", True: "agrees", False: "differs"}[cell.within] if cell.mean is not None else "missing"
+    return {"ours": ours, "paper": paper, "difference": difference, "mark": mark, "kind": kind}
+
+
+def pairs(counts: list[list[int]] | None) -> str:
+    """A class partition as the paper writes it: devices × classes."""
+    return NOT_RUN if counts is None else ", ".join(f"{n} × {c}" for n, c in counts)
+
+
+def place(name: str) -> str:
+    """The anchor of a table or figure."""
+    return f"{'figure' if name in FIGURES else 'table'}-{name}"
+
+
+def _accuracy_plans() -> list[tables.Plan]:
+    """Every source of the paper's cells once (Shakespeare's two tables share theirs)."""
+    return list({p.source: p for p in tables.PLANS.values()}.values())
+
+
+def _template(name: str) -> jinja2.Template:
+    source = (resources.files("fedbc.paper") / "templates" / name).read_text()
+    environment = jinja2.Environment(
+        autoescape=name.endswith(".html"), trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.from_string(source)

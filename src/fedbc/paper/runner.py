@@ -1,0 +1,183 @@
+"""From experiments to results: choose hyper-parameters, run what is missing, and know how far things are."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedbc import runtime, storage
+from fedbc.experiments.spec import RunSpec
+from fedbc.experiments.sweep import Line, fingerprint, read_results, run_sweep
+from fedbc.paper import measure
+from fedbc.paper.catalogue import EXPERIMENTS, Choices, Experiment, Run
+from fedbc.paper.tuning import TUNINGS, Tuning, read_choices, write_choices
+
+ROUGH_MINUTES = {"synthetic": 0.06, "mnist": 0.6, "cifar10": 2, "shakespeare": 2.5}
+"""Core minutes of a tuning run in full, until some have been timed."""
+
+Say = Callable[[str], None]
+Progress = Callable[[str, int, int], None]
+"""Called with what is being run, how many runs are done, and how many there are."""
+
+
+class Store:
+    """The results folder: one file an experiment or tuning group, and the choices; every run is found by its hash."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lines: dict[str, Line] = {}
+        files = [f"{name}.jsonl" for name in EXPERIMENTS] + [f"tuning/{name}.jsonl" for name in TUNINGS]
+        for file in (folder / name for name in files):
+            self.lines |= {_key(line): line for line in read_results(file).values() if _counts(line)}
+        self.choices: Choices = read_choices(folder / "chosen")
+
+    def line(self, run: Run) -> Line | None:
+        """A run's result, if it was run."""
+        return self.lines.get(run.hash) if run.hash is not None else None
+
+
+def _key(line: Line) -> str:
+    """The hash of a line's specification as of now: an argument that has been added since counts with its default."""
+    return fingerprint(RunSpec.from_dict(line["spec"]))
+
+
+def _counts(line: Line) -> bool:
+    """A result, or a divergence, which is one; what failed for another reason is run again."""
+    return "summary" in line or "diverged" in line
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far an experiment or a tuning group is."""
+
+    name: str
+    title: str
+    done: int
+    total: int
+    core_minutes_left: float
+
+
+class Runner:
+    """Runs experiments into a results folder; stopping it at any moment loses the running runs' last minute at most."""
+
+    def __init__(self, folder: Path, *, workers: int | None = None, ray: str | None = None) -> None:
+        self.store = Store(folder)
+        self.workers, self.ray = workers or runtime.usable_cores(), ray
+
+    def run(
+        self, experiment: Experiment, *, full: bool, progress: Progress, say: Say, seeds: int | None = None
+    ) -> None:
+        """Choose the hyper-parameters that are missing, then run what is missing."""
+        for name in tunings_of(experiment, full=full):
+            if name not in self.store.choices:
+                self.tune(TUNINGS[name], progress=progress, say=say)
+        runs = experiment.runs(self.store.choices, full=full, seeds=seeds)
+        self._sweep(experiment.name, f"{experiment.name}.jsonl", _specs(runs), progress, say)
+
+    def tune(self, tuning: Tuning, *, progress: Progress, say: Say) -> None:
+        """Run a group's grids stage by stage and write its choices."""
+        while todo := tuning.pending(self.store.lines):
+            self._sweep(f"tuning {tuning.name}", f"tuning/{tuning.name}.jsonl", todo, progress, say)
+        say(f"hyper-parameters: {write_choices(self.store.folder / 'chosen', tuning, self.store.lines)}")
+        self.store.choices = read_choices(self.store.folder / "chosen")
+
+    def _sweep(self, name: str, file: str, specs: list[RunSpec], progress: Progress, say: Say) -> None:
+        todo = [s for s in specs if fingerprint(s) not in self.store.lines]
+        done = len(specs) - len(todo)
+        progress(name, done, len(specs))
+
+        def on_line(line: Line) -> None:
+            nonlocal done
+            done += 1
+            if _counts(line):
+                self.store.lines[line["hash"]] = line
+            else:
+                say(f"{line['hash']}: {line['error']}")
+            progress(name, done, len(specs))
+
+        # On a cluster the workers do not share this folder.
+        unfinished = None if self.ray is not None else str(self.store.folder / ".unfinished")
+        how = functools.partial(measure.carry_out, unfinished=unfinished)
+        path = self.store.folder / file
+        failed = [s for s in todo if fingerprint(s) in read_results(path)]
+        if failed:
+            _drop(path, {fingerprint(s) for s in failed})
+        run_sweep(todo, path, workers=self.workers, ray=self.ray, on_line=on_line, how=how)
+
+    def status(self, names: Iterable[str] = EXPERIMENTS, *, full: bool = False) -> list[Status]:
+        """Experiments with their tuning groups before them, each once."""
+        rows: list[Status] = []
+        seen: set[str] = set()
+        counted: set[object] = set()  # a run that two experiments share takes its time once
+        for name in names:
+            experiment = EXPERIMENTS[name]
+            for group in tunings_of(experiment, full=full):
+                if group not in seen:
+                    seen.add(group)
+                    rows.append(self._tuning_status(TUNINGS[group]))
+            runs = experiment.runs(self.store.choices, full=full)
+            unique = list({r.identity: r for r in runs}.values())
+            left = [r for r in unique if self.store.line(r) is None]
+            data = name.split("-")[0]
+            minutes = sum(self._minutes(r, experiment) for r in left if (data, r.identity) not in counted)
+            counted |= {(data, r.identity) for r in left}
+            rows.append(Status(name, experiment.title, len(unique) - len(left), len(unique), minutes))
+        return rows
+
+    def _tuning_status(self, tuning: Tuning) -> Status:
+        total = tuning.estimate()
+        title = f"hyper-parameters of {tuning.name}"
+        if tuning.name in self.store.choices:
+            return Status(tuning.name, title, total, total, 0)
+        file = read_results(self.store.folder / "tuning" / f"{tuning.name}.jsonl")
+        done = sum(line["spec"]["run"]["rounds"] for line in file.values()) / tuning.rungs[-1][0]
+        seconds = [(line["seconds"], line["spec"]["run"]["rounds"]) for line in file.values() if "summary" in line]
+        each = sum(s for s, _ in seconds) / sum(r for _, r in seconds) * tuning.rungs[-1][0] / 60 if seconds else None
+        data = tuning.name.split("-")[0]
+        rough = ROUGH_MINUTES[data] * tuning.setting["epochs"] ** (0.5 if data == "synthetic" else 1)
+        left = max(0.0, total - done)
+        return Status(tuning.name, title, min(total - 1, round(done)), total, left * (each or rough))
+
+    def _minutes(self, run: Run, experiment: Experiment) -> float:
+        """A run's time by that of its like: the same data, epochs and method, or at least data and epochs."""
+        for same_method in (True, False):
+            times = self._times.get(
+                (experiment.name, str(run.setting.get("epochs")), run.method if same_method else "")
+            )
+            if times:
+                return sum(times) / len(times) / 60
+        scale = run.setting.get("epochs", 1) ** 0.5 if experiment.name.startswith("synthetic") else 1
+        if "pfedme" in run.method:
+            scale *= 4  # five gradients a step
+        return experiment.minutes * scale
+
+    @functools.cached_property
+    def _times(self) -> dict[tuple[str, str, str], list[float]]:
+        times: dict[tuple[str, str, str], list[float]] = {}
+        for experiment in EXPERIMENTS.values():
+            for run in experiment.runs(self.store.choices):
+                line = self.store.line(run)
+                if line is not None and "summary" in line:
+                    for method in (run.method, ""):
+                        key = (experiment.name, str(run.setting.get("epochs")), method)
+                        times.setdefault(key, []).append(line["seconds"] + line.get("seconds_before", 0))
+        return times
+
+
+def tunings_of(experiment: Experiment, *, full: bool) -> list[str]:
+    """The tuning groups that an experiment's settings need."""
+    settings = (*experiment.settings, *experiment.rest) if full else experiment.settings
+    return list(dict.fromkeys(experiment.group(s) for s in settings))
+
+
+def _specs(runs: list[Run]) -> list[RunSpec]:
+    return list({r.hash: r.spec for r in runs if r.spec is not None}.values())
+
+
+def _drop(path: Path, hashes: set[str]) -> None:
+    """Take lines of runs that failed out of a file, so that they are run again."""
+    kept = [json.dumps(line) for h, line in read_results(path).items() if h not in hashes]
+    storage.write_atomically(path, "".join(text + "\n" for text in kept))

@@ -1,0 +1,115 @@
+"""What the paper shows that is not a sweep of runs: the toy example, the theorem in numbers, the partitions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedbc import data, storage
+from fedbc.data.picture import class_counts
+from fedbc.experiments import sweep
+from fedbc.paper import theory, toy
+from fedbc.paper.catalogue import CLASSES, EXPONENTS
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A named computation with a file of its own in the results folder."""
+
+    name: str
+    title: str
+    file: str
+    run: Callable[[Path, Progress], None]
+    total: int
+    minutes: float
+
+    def done(self, folder: Path) -> int:
+        """How many of its parts the folder holds."""
+        path = folder / self.file
+        if not path.exists():
+            return 0
+        return self.total if path.suffix == ".json" else len(sweep.read_results(path))
+
+    def read(self, folder: Path) -> Any:
+        """Its results; None where it was not run."""
+        path = folder / self.file
+        if not path.exists():
+            return None
+        return json.loads(path.read_text()) if path.suffix == ".json" else list(sweep.read_results(path).values())
+
+
+def _write(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    storage.write_atomically(path, json.dumps(value) + "\n")
+
+
+def _run_toy(path: Path, progress: Progress) -> None:
+    if not path.exists():
+        progress("toy", 0, 1)
+        _write(path, toy.study())
+    progress("toy", 1, 1)
+
+
+def _run_theory(path: Path, progress: Progress) -> None:
+    known = sweep.read_results(path)
+    every = {case.key: case for _, case in theory.cases()}
+    for number, (key, case) in enumerate(every.items(), 1):
+        if key not in known:
+            sweep.append_line(path, theory.carry_out(case))
+        progress("theory", number, len(every))
+
+
+def _run_partitions(path: Path, progress: Progress) -> None:
+    if path.exists():
+        progress("partitions", 1, 1)
+        return
+    found: dict[str, Any] = {"classes": [], "sizes": [], "synthetic": {}}
+    total = 2 * len(CLASSES) * len(EXPONENTS)
+    for name, load in (("MNIST", data.mnist), ("CIFAR-10", data.cifar10)):
+        for classes in CLASSES:
+            for exponent in EXPONENTS:
+                federation = load(classes=classes, exponent=exponent)
+                counts = sum(class_counts(s, 10) for s in (federation.train, federation.test))
+                held = np.unique((np.asarray(counts) > 0).sum(1), return_counts=True)
+                pairs = [[int(n), int(c)] for c, n in zip(*held, strict=True)][::-1]
+                setting = {"dataset": name, "classes": classes, "exponent": exponent}
+                found["classes"].append({**setting, "devices_by_class_count": pairs})
+                if classes == 1:
+                    sizes = (federation.train.sizes + federation.test.sizes).tolist()
+                    found["sizes"].append({"dataset": name, "exponent": exponent, "sizes": sizes})
+                progress("partitions", len(found["classes"]), total)
+    for devices in (30, 70, 100):
+        federation = data.synthetic(devices=devices)
+        found["synthetic"][str(devices)] = (federation.train.sizes + federation.test.sizes).tolist()
+    _write(path, found)
+
+
+STUDIES = {
+    s.name: s
+    for s in (
+        Study("toy", "Consensus against beyond consensus: two quadratics in the plane", "toy.json", _run_toy, 1, 0.3),
+        Study(
+            "theory",
+            "The theorem in numbers: quadratics and logistic regression",
+            "theory.jsonl",
+            _run_theory,
+            len({case.key for _, case in theory.cases()}),
+            5,
+        ),
+        Study(
+            "partitions",
+            "Partitions of MNIST, CIFAR-10 and the synthetic data",
+            "partitions.json",
+            _run_partitions,
+            1,
+            1,
+        ),
+    )
+}

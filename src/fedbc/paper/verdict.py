@@ -1,0 +1,38 @@
+"""What a verdict on a claim is, and what all judges use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedbc.paper.tables import Found
+
+CONFIRMED, PARTLY, NOT, NOT_RUN = "confirmed", "partly", "not confirmed", "not run"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim, what the results say of it, and where to see it."""
+
+    claim: str
+    verdict: str
+    evidence: str
+    see: tuple[str, ...]
+    """names of tables and figures"""
+
+
+Judge = Callable[[Found], Verdict]
+
+
+def means(found: Found, experiment: str, keys: tuple[str, ...], **setting: Any) -> dict[str, float]:
+    """Methods' mean accuracies in percent, of those that were run."""
+    known = {k: found.mean(experiment, k, **setting) for k in keys}
+    return {k: 100 * v for k, v in known.items() if v is not None}
+
+
+def spread(values: np.ndarray) -> str:
+    """Mean and range of differences in points."""
+    return f"{values.mean():+.1f} points ({values.min():+.1f} to {values.max():+.1f})"

@@ -1,0 +1,103 @@
+"""What the experiments consist of: the paper's cells, its grids, seeds kept apart, runs shared."""
+
+import itertools
+
+import pytest
+
+from fedbc.paper import methods, tables, tuning
+from fedbc.paper.catalogue import EXPERIMENTS, SEEDS, chosen
+from fedbc.paper.gallery import FIGURES
+from fedbc.paper.methods import METHODS
+
+# Any point of every grid: what is chosen does not matter for which runs there are.
+CHOICE = {key: m.candidates()[0] for key, m in METHODS.items() if m.grid}
+CHOICES = dict.fromkeys(tuning.TUNINGS, CHOICE)
+
+
+def test_the_tables_hold_all_440_cells_of_the_paper_once_a_protocol():
+    cells = 0
+    for plan in tables.PLANS.values():
+        if plan.name == "shakespeare-variance":
+            continue  # the same cells, their other number
+        rows = tables.printed()[plan.source]["rows"]
+        cells += len(rows)
+        wanted = {(r["algorithm"], r.get("classes"), r.get("exponent", r.get("epochs"))) for r in rows}
+        sound = [line for line in plan.lines if "reference" not in f"{line.experiment}{line.method}"]
+        ours = {
+            (line.printed, group.get("classes"), next(iter(column.values())))
+            for line, group, column in itertools.product(sound, plan.groups, plan.columns)
+            if line.printed is not None
+        }
+        assert ours == wanted, plan.name
+    assert cells == 440
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_becomes_specifications(name):
+    experiment = EXPERIMENTS[name]
+    runs = experiment.runs(CHOICES, full=True)
+    assert all(run.spec is not None for run in runs)
+    assert {run.hash for run in experiment.runs(CHOICES)} <= {run.hash for run in runs}
+    seeds = [run.seed for run in runs]
+    assert seeds == sorted(seeds)  # a first look at everything comes first
+    assert set(seeds) <= set(SEEDS)
+
+
+def test_hyper_parameters_are_chosen_on_other_seeds_than_are_reported():
+    assert {s for t in tuning.TUNINGS.values() for s in t.seeds}.isdisjoint(SEEDS)
+    hashes = {run.hash for e in EXPERIMENTS.values() for run in e.runs(CHOICES, full=True)}
+    for t in tuning.TUNINGS.values():
+        specs = [t.spec(c, s, t.rungs[-1][0]) for k in t.methods for c in METHODS[k].candidates()[:2] for s in t.seeds]
+        assert not hashes & {tuning.fingerprint(s) for s in specs}
+
+
+def test_the_grids_are_the_appendix():
+    assert methods.RATES == (0.001, 0.01, 0.1, 0.5, 1.0)
+    assert methods.MU == (0.0001, 0.001, 0.01, 0.1, 1.0)
+    assert methods.Q == (0.001, 0.01, 0.1, 1.0, 2.0, 5.0)
+    assert methods.DUAL_RATES == (1e-7, 1e-6, 1e-5, 0.0001, 0.001, 0.01)
+    assert methods.PENALTIES == (0.01, 0.1, 1.0, 10.0)
+    assert len(METHODS["fedbc"].candidates()) == 30
+    assert len(METHODS["qfedavg"].candidates()) == 30
+    assert len(METHODS["fedprox-uniform"].candidates()) == 25
+
+
+def test_every_global_table_has_the_uniform_controls():
+    for name, experiment in EXPERIMENTS.items():
+        if not {"gamma", "local", "coefficients"} & set(name.split("-")):
+            assert {"fedavg-uniform", "fedprox-uniform"} <= set(experiment.methods), name
+
+
+def test_tables_share_runs():
+    def hashes(name, method):
+        return {r.hash for r in EXPERIMENTS[name].runs(CHOICES) if r.method == method}
+
+    assert hashes("cifar10-local-e5", "fedbc") == hashes("cifar10-e5", "fedbc")
+    assert hashes("cifar10-coefficients", "fedbc") & hashes("cifar10-e5", "fedbc")
+    assert hashes("synthetic-draws", "fedavg") & hashes("synthetic", "fedavg")
+    assert hashes("synthetic-devices", "scaffold") & hashes("synthetic", "scaffold")
+
+
+def test_protocols_differ_as_they_should():
+    sound, reference = (
+        next(r.spec for r in EXPERIMENTS[n].runs(CHOICES) if r.method.startswith("fedbc"))
+        for n in ("mnist-e1", "mnist-e1-reference")
+    )
+    assert (sound.data["split"], reference.data["split"]) == ("shuffled", "ordered")
+    assert (sound.to_dict()["model"]["dropout"], reference.to_dict()["model"]["dropout"]) == (0.0, 0.5)
+    assert reference.algorithm["dual_lr"] == 2 * sound.algorithm["dual_lr"]
+    tuned = next(r.spec for r in EXPERIMENTS["cifar10-local-e5-reference"].runs(CHOICES)).run["fine_tune"]
+    assert tuned["on"] == "test"
+
+
+def test_nothing_is_made_up_before_it_is_chosen():
+    assert chosen({}, "fedbc") is None
+    assert chosen({}, "fedbc-reference") is None
+    assert chosen({}, "perfedavg") == {"name": "perfedavg", "lr": 0.001, "inner_lr": 0.01}
+    assert all(r.spec is None for r in EXPERIMENTS["synthetic"].runs({}))
+
+
+def test_figures_say_which_experiment_draws_them():
+    from fedbc.paper.studies import STUDIES
+
+    assert {f.needs for f in FIGURES.values()} <= set(EXPERIMENTS) | set(STUDIES)

@@ -1,0 +1,58 @@
+"""`fedbc paper` on the command line."""
+
+import pytest
+
+from fedbc.cli import main
+from fedbc.paper.catalogue import EXPERIMENTS
+from fedbc.paper.studies import STUDIES
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as stopped:
+        main(["paper", *arguments])
+    captured = capsys.readouterr()
+    return stopped.value.code or 0, captured.out, captured.err
+
+
+def test_list_names_everything(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    code, out, _ = run(capsys, "list")
+    assert code == 0
+    for name in (*EXPERIMENTS, *STUDIES):
+        assert f"│{name} " in out
+
+
+def test_status_of_an_empty_folder(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    code, out, _ = run(capsys, "status", "synthetic-gamma", "theory", "--results", str(tmp_path))
+    assert code == 0
+    assert "hyper-parameters of synthetic-e5" in out
+    assert "left with" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run",), "name is missing"),
+        (("run", "toy", "--all"), "and not both"),
+        (("run", "sinthetic"), "did you mean 'synthetic'?"),
+        (("status", "cifar"), "experiment='cifar' is unknown"),
+    ],
+)
+def test_mistakes(capsys, arguments, message):
+    code, _, errors = run(capsys, *arguments)
+    assert code == 2
+    assert message in errors
+
+
+def test_a_study_and_the_report(capsys, tmp_path):
+    results, html, markdown = tmp_path / "results", tmp_path / "r.html", tmp_path / "docs" / "p.md"
+    assert run(capsys, "run", "toy", "--results", str(results))[0] == 0
+    arguments = ("--results", str(results), "--html", str(html), "--markdown", str(markdown))
+    code, out, _ = run(capsys, "report", *arguments)
+    assert code == 0
+    assert str(html) in out
+    assert "<svg" in html.read_text()
+    assert (tmp_path / "docs" / "p" / "toy.svg").exists()
+    assert "Not run: `fedbc paper run synthetic`" in markdown.read_text()

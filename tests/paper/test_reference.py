@@ -1,0 +1,102 @@
+"""The reference's variants differ from the correct methods in what they say, and in nothing else."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedbc
+from fedbc.algorithms.base import Context
+from fedbc.experiments.catalog import CATALOG
+from fedbc.experiments.reference import ReferencePFedMe, ReferenceQFedAvg, ReferenceSCAFFOLD, dual_rate, shuffled
+from fedbc.experiments.spec import RunSpec
+
+
+def quadratic(centre):
+    """f(w) = ½ (w - centre)², whatever the batch."""
+
+    class Batch:
+        size = jnp.asarray(4.0)
+
+    return lambda w, batch: 0.5 * (w - centre) ** 2, Batch()
+
+
+def one_device(algorithm, centre, steps, z=0.0, examples=4):
+    """One device's round on a quadratic, from z."""
+    loss, batch = quadratic(centre)
+    context = Context(jnp.asarray(0), jnp.asarray(examples), jnp.asarray(steps))
+    server = algorithm.init_server(jnp.asarray(z))
+    message = algorithm.broadcast(server)
+    carry = algorithm.begin(message, algorithm.init_device(jnp.asarray(z), context), context)
+    for _ in range(steps):
+        carry = algorithm.step(loss, carry, batch)
+    return server, algorithm.finish(carry)
+
+
+def test_q_fedavg_lacks_the_rate_in_its_norm():
+    lr, q, centre = 0.1, 2.0, 3.0
+    _, correct = one_device(fedbc.QFedAvg(lr=lr, q=q), centre, steps=1)
+    _, reference = one_device(ReferenceQFedAvg(lr=lr, q=q), centre, steps=1)
+    f, moved = 0.5 * centre**2, lr * centre
+    assert correct.summand.h == pytest.approx(q * f * (moved / lr) ** 2 + f**q / lr, rel=1e-5)
+    assert reference.summand.h == pytest.approx(4 * (q * f * moved**2 + f**q / lr), rel=1e-5)  # 4 examples
+    assert reference.summand.delta == pytest.approx(4 * float(correct.summand.delta), rel=1e-5)
+
+
+def test_scaffold_control_variates_are_too_large_with_momentum():
+    """Along a nearly constant gradient g, momentum 0.5 carries about twice as far as K lr g."""
+    lr, steps, centre = 1e-4, 60, 1.0
+    control = {}
+    for kind in (fedbc.SCAFFOLD, ReferenceSCAFFOLD):
+        _, finished = one_device(kind(lr=lr, momentum=0.5), centre, steps)  # from z = 0, where c starts at 0 for both
+        control[kind] = float(finished.device.c)
+    gradient = -centre
+    assert control[fedbc.SCAFFOLD] == pytest.approx(gradient, rel=0.02)
+    assert control[ReferenceSCAFFOLD] == pytest.approx(2 * gradient, rel=0.05)
+
+
+def test_scaffold_starts_every_control_variate_from_one_random_network():
+    model = fedbc.models.mlp(6, 5, 3)
+    params = model.init(jax.random.key(0))
+    mixed = shuffled(params)
+    for name in ("hidden", "out"):
+        before, after = np.asarray(params[name]["w"]), np.asarray(mixed[name]["w"])
+        assert not np.array_equal(before, after)
+        np.testing.assert_array_equal(np.sort(before.ravel()), np.sort(after.ravel()))
+    algorithm = ReferenceSCAFFOLD(lr=0.1)
+    server = algorithm.init_server(params)
+    context = Context(jnp.asarray(3), jnp.asarray(4), jnp.asarray(1))
+    carry = algorithm.begin(server, algorithm.init_device(params, context), context)
+    np.testing.assert_array_equal(carry.device.c["out"]["w"], server.c["out"]["w"])
+    np.testing.assert_array_equal(server.c["out"]["w"], mixed["out"]["w"])
+
+
+def test_scaffold_without_momentum_and_weights_is_scaffold_up_to_its_start(make_federation):
+    """Both then keep c the mean of the c_i from the time when all devices took part: the same fixed point."""
+    federation = make_federation((10, 10, 10), test=4)
+    model = fedbc.models.logistic(4, 3)
+    run = {"rounds": 60, "epochs": 5, "batch_size": None, "evaluate": ["gradient"]}
+    end = [
+        fedbc.simulate(kind(lr=0.2, weights="uniform"), model, federation, **run).history["gradient_sqnorm"].iloc[-1]
+        for kind in (fedbc.SCAFFOLD, ReferenceSCAFFOLD)
+    ]
+    assert end[1] < 1e-3
+    assert end[0] == pytest.approx(end[1], rel=0.2)
+
+
+def test_pfedme_keeps_w():
+    arguments = {"lr": 0.2, "penalty": 2.0, "inner_steps": 3, "inner_lr": 0.1}
+    _, correct = one_device(fedbc.PFedMe(**arguments), 1.0, steps=2)
+    _, reference = one_device(ReferencePFedMe(weights="uniform", **arguments), 1.0, steps=2)
+    assert float(reference.summand.weighted) == float(correct.summand.weighted) == float(reference.device)
+    assert float(reference.device) != float(correct.device)
+
+
+def test_the_dual_momentum_doubles_the_rate():
+    assert dual_rate(0.01) == 0.02
+    assert sum(0.01 * 0.5**k for k in range(60)) == pytest.approx(dual_rate(0.01))
+
+
+def test_files_can_name_the_variants_but_they_are_not_offered():
+    assert isinstance(RunSpec({"name": "reference-scaffold", "lr": 0.1}).build_part("algorithm"), ReferenceSCAFFOLD)
+    assert not [name for name in CATALOG["algorithm"] if name.startswith("reference")]

@@ -1,0 +1,125 @@
+"""The report from the committed results: everything builds, the page stands by itself and opens in a browser."""
+
+import json
+import re
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from fedbc.paper import drawing
+from fedbc.paper.claims import JUDGES
+from fedbc.paper.gallery import FIGURES
+from fedbc.paper.report import Report, shown
+from fedbc.paper.tables import PLANS, Cell
+from fedbc.paper.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def report():
+    return Report.of(ROOT / "results")
+
+
+@pytest.fixture(scope="module")
+def page(report, tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    path.write_text(report.html())
+    return path
+
+
+class Page(HTMLParser):
+    """Collects ids, links and what the page would load."""
+
+    def __init__(self):
+        super().__init__()
+        self.ids, self.links, self.loads, self.tags = [], [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.tags.append(tag)
+        self.ids += [given["id"]] if "id" in given else []
+        self.links += [given["href"]] if tag == "a" and "href" in given else []
+        if tag in ("script", "link", "img", "iframe", "image"):
+            self.loads.append(given.get("src") or given.get("href") or given.get("xlink:href") or "")
+
+
+def test_every_table_and_figure_is_there(page):
+    read, text = Page(), page.read_text()
+    read.feed(text)
+    for name in PLANS:
+        assert f"table-{name}" in read.ids
+    for name, figure in FIGURES.items():
+        assert f"figure-{name}" in read.ids
+        assert (f'aria-label="{figure.title}"' in text) != (f"Not run: fedbc paper run {figure.needs}<" in text)
+    for name in ("toy", "theorem", "plateaus", "partitions"):
+        assert f'aria-label="{FIGURES[name].title}"' in text
+
+
+def test_the_page_needs_nothing_else(page):
+    read = Page()
+    read.feed(page.read_text())
+    assert [link for link in read.loads if not link.startswith("data:")] == []
+    assert len(read.ids) == len(set(read.ids))
+    assert [link for link in read.links if link.startswith("#") and link[1:] not in read.ids] == []
+    assert "prefers-color-scheme: dark" in page.read_text()
+    assert drawing.INK not in page.read_text()  # figures take the page's colour
+
+
+def test_every_claim_has_a_verdict(report):
+    assert len(report.verdicts) == len(JUDGES)
+    for verdict in report.verdicts:
+        assert verdict.verdict in (CONFIRMED, PARTLY, NOT, NOT_RUN)
+        assert verdict.evidence
+        assert all(name in PLANS or name in FIGURES for name in verdict.see)
+
+
+def test_the_committed_markdown_is_what_the_results_say(report, tmp_path):
+    """After new results: fedbc paper report."""
+    report.write_markdown(tmp_path / "paper.md")
+    assert (tmp_path / "paper.md").read_text() == (ROOT / "docs" / "paper.md").read_text()
+    assert sorted(p.name for p in (tmp_path / "paper").iterdir()) == sorted(
+        p.name for p in (ROOT / "docs" / "paper").iterdir()
+    )
+
+
+def test_cells():
+    near = Cell(50.0, 0.5, 51.2, 0.4, 3, 0)
+    assert near.within
+    assert shown(near) == {
+        "ours": "51.2 ± 0.4", "paper": "50.0 ± 0.5", "difference": "+1.2", "mark": "✓", "kind": "agrees",
+    }  # fmt: skip
+    assert Cell(50.0, 0.5, 51.4, 0.4, 3, 0).within is False
+    assert Cell(50.0, 0.5, 51.2, None, 1, 0).within is False  # one seed has no spread of its own
+    missing = shown(Cell(50.0, 0.5, None, None, 0, 0))
+    assert (missing["ours"], missing["difference"], missing["mark"]) == ("not run", "", "")
+    assert shown(Cell(None, None, None, None, 0, 2))["ours"] == "diverged"
+
+
+MEASURE = """<script>
+const boxes = [...document.querySelectorAll("figure svg")].map(s => s.getBoundingClientRect());
+const drawn = [...document.querySelectorAll("figure svg path")].length;
+document.title = JSON.stringify({width: innerWidth, scroll: document.documentElement.scrollWidth, drawn,
+  figures: boxes.map(b => [Math.round(b.width), Math.round(b.height)])});
+</script></body>"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_it_opens_in_a_browser(width, page, tmp_path, chromium):
+    """Without errors, every figure visible, and on a phone without scrolling sideways."""
+    measured = tmp_path / "measured.html"
+    measured.write_text(page.read_text().replace("</body>", MEASURE))
+    command = [
+        *(chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0"),
+        *(f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900", "--dump-dom", measured.as_uri()),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "CONSOLE" not in done.stderr, done.stderr
+    seen = json.loads(re.search(r"<title>(.*?)</title>", done.stdout, re.DOTALL).group(1).replace("&quot;", '"'))
+    assert len(seen["figures"]) == page.read_text().count('<svg role="img"') >= 4
+    assert all(w > 200 and h > 60 for w, h in seen["figures"])
+    assert seen["drawn"] > 100
+    assert seen["scroll"] <= max(seen["width"], 500)

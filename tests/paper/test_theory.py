@@ -1,0 +1,82 @@
+"""The theory's pieces against closed forms: smoothness, bounds, rate, and the toy example."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedbc
+from fedbc.algorithms import smoothness
+from fedbc.paper import theory, toy
+
+
+def test_power_iteration_finds_the_largest_eigenvalue():
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(6, 6))
+    matrix = jnp.asarray(root @ root.T)
+
+    def loss(w, batch):
+        return 0.5 * w["a"] @ matrix @ w["a"] + 0.1 * jnp.sum(w["b"] ** 2)
+
+    found = smoothness.curvature(loss, {"a": jnp.ones(6), "b": jnp.zeros(2)}, None, iterations=200)
+    assert float(found) == pytest.approx(np.linalg.eigvalsh(root @ root.T).max(), rel=1e-4)
+
+
+@pytest.mark.parametrize("constant", [0.01, 1.0, 50.0])
+def test_the_bounds_are_those_of_the_proofs(constant):
+    low, high = (float(b) for b in smoothness.bounds(jnp.asarray(constant)))
+    assert low == pytest.approx(1 + constant)
+    assert low < high < (1 + constant) ** 2 / constant
+
+
+def test_fedbc_keeps_its_multipliers_within_the_theorys_bounds():
+    case = theory.Case(rounds=8)
+    data = theory.federation(case)
+    algorithm = fedbc.FedBC(lr=0.05, dual_lr=0.5, tolerance=0.0, bounds="theory")
+    result = fedbc.simulate(
+        algorithm, theory.model(case), data, rounds=8, epochs=5, batch_size=None, evaluate=["global"]
+    )
+    exact = [np.linalg.eigvalsh(x.T @ x / len(x)).max() for x, _ in map(data.train.of, range(data.devices))]
+    last = result.devices[result.devices["round"] == 8].sort_values("device")
+    np.testing.assert_allclose(last["smoothness"], exact, rtol=0.02)
+    L = last["smoothness"].to_numpy()
+    multiplier = last["multiplier"].to_numpy()
+    assert (multiplier >= 1 + L - 1e-5).all()
+    assert (multiplier < (1 + L) ** 2 / L).all()
+    assert np.ptp(multiplier - L) > 1e-3  # not all at a bound: the dual step still decides
+
+
+def test_given_and_theoretical_bounds_exclude_each_other():
+    with pytest.raises(fedbc.InputError, match="leave them out"):
+        fedbc.FedBC(bounds="theory", lambda_max=3.0)
+    with pytest.raises(fedbc.InputError, match="bounds='thery' is unknown"):
+        fedbc.FedBC(bounds="thery")
+
+
+def test_bounds_work_for_per_fedbc_and_on_mini_batches(small, tiny_model):
+    result = fedbc.simulate(fedbc.PerFedBC(bounds="theory"), tiny_model, small, rounds=2, batch_size=5)
+    assert (result.multipliers > 1).all()
+
+
+def test_the_running_mean_falls_as_one_over_t():
+    line = theory.carry_out(theory.Case(apart=0.1, rounds=150))
+    assert line["slope"] == pytest.approx(-1, abs=0.1)
+    assert line["mean"][0] > 20 * line["mean"][-1]
+
+
+def test_the_fit_of_the_slope_on_a_known_curve():
+    rounds = np.arange(1, 2001)
+    each = np.where(rounds == 1, 5.0, 0.001)
+    mean = np.cumsum(each) / rounds
+    assert theory.slope(mean, each) == pytest.approx(-1, abs=0.01)
+
+
+def test_the_toy_example():
+    best = toy.optimum()
+    assert toy.value(best) <= min(toy.value(best + d) for d in np.eye(2) * 0.01)
+    fedavg = toy.walk(fedbc.FedAvg(lr=toy.RATE), rounds=40)
+    consensus = toy.walk(fedbc.FedBC(lr=toy.RATE, dual_lr=0.02, tolerance=0.0), rounds=40)
+    loose = toy.walk(fedbc.FedBC(lr=toy.RATE, dual_lr=0.02, tolerance=100.0), rounds=40)
+    assert consensus["gap"] < fedavg["gap"] / 2
+    assert consensus["local_loss"] > fedavg["local_loss"]
+    # A tolerance that never binds leaves every multiplier 0: FedAvg.
+    np.testing.assert_allclose(loose["path"], fedavg["path"], atol=1e-4)

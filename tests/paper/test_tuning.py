@@ -1,0 +1,88 @@
+"""Choosing hyper-parameters: by the mean over seeds of the last rounds, in stages, and never from nothing."""
+
+import dataclasses
+
+import pytest
+
+import fedbc
+from fedbc.experiments import sweep
+from fedbc.experiments.sweep import fingerprint
+from fedbc.paper import tuning
+from fedbc.paper.methods import METHODS
+
+TUNING = dataclasses.replace(
+    tuning.TUNINGS["synthetic-e5"],
+    methods=("fedavg", "fedprox"),
+    seeds=(100, 101),
+    rungs=((20, 0.4), (200, 1.0)),
+    near=True,
+)
+
+
+def scored(specs, score):
+    """Results of runs whose accuracy is a known function of their specification."""
+    return {fingerprint(s): {"hash": fingerprint(s), "spec": s.to_dict(), **score(s.algorithm, s.run)} for s in specs}
+
+
+def accuracy(value):
+    return {"summary": {"global_accuracy": value}}
+
+
+def run_to_the_end(tuned, score):
+    results, stages = {}, []
+    while todo := tuned.pending(results):
+        stages.append(todo)
+        results |= scored(todo, score)
+    return results, stages
+
+
+def test_the_best_mean_wins_and_short_runs_only_thin_the_field(tmp_path):
+    def score(algorithm, run):
+        value = {0.001: 0.3, 0.01: 0.8, 0.1: 0.7, 0.5: 0.9, 1.0: 0.1}[algorithm["lr"]] + algorithm.get("mu", 0) / 100
+        if run["rounds"] == 200 and algorithm["lr"] == 0.5:
+            value = 0.6 if run["seed"] == 100 else 0.2  # good when short, bad at length
+        return accuracy(value)
+
+    results, stages = run_to_the_end(TUNING, score)
+    assert TUNING.progress(METHODS["fedavg"], results)[0]["lr"] == 0.01
+    assert {s.run["rounds"] for s in stages[0]} == {20}
+    assert len([s for s in stages[1] if s.run["rounds"] == 200]) == 2 * 2  # two of five rates went on, two seeds
+    # FedProx searched only next to FedAvg's rate.
+    rates = {s.algorithm["lr"] for stage in stages for s in stage if s.algorithm["name"] == "fedprox"}
+    assert rates == {0.001, 0.01, 0.1}
+    assert TUNING.progress(METHODS["fedprox"], results)[0] | {"name": 0} == {
+        "name": 0, "weights": "examples", "momentum": 0.5, "lr": 0.01, "mu": 1.0,
+    }  # fmt: skip
+
+    file = tuning.write_choices(tmp_path, TUNING, results)
+    text = file.read_text()
+    assert "run seeds 100, 101, which are not reported" in text
+    assert "best 40% went on" in text
+    specs = sweep.read_sweep(file)  # `fedbc sweep` runs the file as it is
+    assert [s.algorithm["name"] for s in specs] == ["fedavg", "fedprox"]
+    assert specs[0].run["rounds"] == 200
+    assert specs[0].run["epochs"] == 5
+
+
+def test_a_run_that_diverged_counts_as_nothing_right():
+    def score(algorithm, run):
+        return accuracy(0.5) if algorithm["lr"] < 0.1 else {"error": "Diverged: ...", "diverged": 3}
+
+    results, _ = run_to_the_end(dataclasses.replace(TUNING, methods=("fedavg",)), score)
+    assert TUNING.progress(METHODS["fedavg"], results)[0]["lr"] == 0.001
+
+
+def test_choices_come_back_as_they_were_written(tmp_path):
+    tuned = tuning.TUNINGS["synthetic-e25"]
+    results, _ = run_to_the_end(tuned, lambda algorithm, run: accuracy(1 - algorithm["lr"]))
+    tuning.write_choices(tmp_path, tuned, results)
+    (choices,) = tuning.read_choices(tmp_path).values()
+    assert set(choices) == set(tuned.methods)
+    for key, algorithm in choices.items():
+        assert algorithm == tuned.progress(METHODS[key], results)[0]
+
+
+def test_a_choice_off_the_grids_shape_is_refused(tmp_path):
+    (tmp_path / "synthetic-e5.toml").write_text('[[sweep]]\nalgorithm = { name = "fedavg", lr = 0.3 }\n')
+    with pytest.raises(fedbc.InputError, match="is not a point of the grid"):
+        tuning.read_choices(tmp_path)
