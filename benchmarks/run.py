@@ -4,7 +4,7 @@
     python -m benchmarks.run --workloads W1 --contestants fedbc,fedjax,limit
     python -m benchmarks.run --quick                            one round each, to see that all works
 
-Only one contestant computes at any time: each waits until it is asked for a turn (a round; a few rounds on W1, whose
+Only one contestant computes at any time: each waits until it is asked for a turn (a round; twenty rounds on W1, whose
 rounds take milliseconds). All train the same devices in the same rounds, from the same initial model. W2 to W4 need
 the data sets (FEDBC_DATA). Results go to benchmarks/results.json; `python -m benchmarks.report` makes the page of them.
 """
@@ -203,7 +203,7 @@ def started(chosen: list[tuple[str, str]], workload: Workload, folder: Path, cac
 
 def turns(workload: Workload, rounds: int) -> list[Turn]:
     """Turns without and with evaluation, one after the other, `rounds` rounds of each."""
-    size = 5 if workload.name == "W1" else 1
+    size = 20 if workload.name == "W1" else 1  # its rounds take milliseconds: caches must be warm, as in a run
     planned, number = [], len(WARM_UP)
     for begin in range(0, rounds, size):
         for evaluate in (False, True):

@@ -1,11 +1,12 @@
-"""Settings of JAX that must be made before it starts: no threads inside an operation, and a cache of compiled programs.
+"""Settings of JAX that must be made before it starts: as many threads as lanes, and a cache of compiled programs.
 
 A device's local training is a long chain of small operations. XLA's CPU client hands independent ones to a pool of
-threads and lets them spin while they wait, which costs a whole core and gains nothing; with a pool of one thread it
-computes in the thread that asked, and the cores are there for the lanes (see `fedbc.simulation.lanes`). The pool's size
-is PJRT_NPROC. Computing in the asking thread also needs JAX's asynchronous dispatch switched off. All this must happen
-before JAX's first computation, so it is done when `fedbc` is imported; if JAX has started by then, runs are right, and
-slower. `FEDBC_LANES` sets the number of lanes on a CPU; `FEDBC_LANES=0` leaves JAX's settings alone.
+threads. The pool must have one thread a lane: with fewer, lanes wait for each other (on the MLP two lanes on a pool of
+one are as slow as one lane); with more, idle threads spin and take time from the lanes. The pool's size is PJRT_NPROC,
+or the number of XLA devices if that is larger, which is why the lanes share one (see `fedbc.simulation.lanes`).
+Lanes compute in their own threads only if JAX's asynchronous dispatch is off. All this must happen before JAX's first
+computation, so it is done when `fedbc` is imported; if JAX has started by then, runs are right, and slower.
+`FEDBC_LANES` sets the number of lanes on a CPU; `FEDBC_LANES=0` leaves JAX's settings alone.
 
 Compiled programs are kept in the user's cache folder (or in JAX_COMPILATION_CACHE_DIR, if that is set), so that a
 second run of the same kind starts at once; JAX_ENABLE_COMPILATION_CACHE=0 switches this off.
@@ -31,7 +32,7 @@ def configure() -> None:
     """Prepare JAX for lanes, if it has not started."""
     if _wanted_lanes() == 0 or _started():
         return
-    os.environ.setdefault("PJRT_NPROC", "1")
+    os.environ.setdefault("PJRT_NPROC", str(_wanted_lanes() or usable_cores()))
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     _keep_compiled_programs()
 
