@@ -115,11 +115,9 @@ class Worker:
         time.sleep(PAUSE)
         before = self.cpu()
         try:
-            for number, devices in rounds.items():
-                answer = self.ask({"round": number, "devices": devices, "evaluate": evaluate})
-                self.record[mode].append({"round": number, **answer})
+            self.record[mode] += self.ask({"rounds": rounds, "evaluate": evaluate})["rounds"]
         except Absent as error:
-            self.record["absent"] = f"failed in round {number}: {error}"
+            self.record["absent"] = f"failed in round {min(rounds)} or later: {error}"
             say(f"  {self.name} ({self.variant}) {self.record['absent']}")
         self.own_cpu += self.cpu() - before
 

@@ -1,11 +1,12 @@
 """How a contestant and the harness speak: JSON lines over standard input and output.
 
     {"job": ...}                                          -> {"seconds": ..., "versions": {...}, "facts": {...}}
-    {"round": n, "devices": [...], "evaluate": bool}      -> {"seconds": ..., "steps": ..., "accuracy": ... or null}
+    {"rounds": {n: [device, ...], ...}, "evaluate": bool} -> {"rounds": [{"round": n, "seconds": ..., "steps": ...,
+                                                                          "accuracy": ... or null}, ...]}
 
-The first request builds the contestant; each further one runs one federated round on the given devices, with the
-accuracy of the new global model on all test examples if asked for. An error is answered as {"error": traceback}.
-Time is taken here, in the same way for all, from the request's arrival until the round's result is there.
+The first request builds the contestant; each further one runs federated rounds on the given devices, one after the
+other as in a run, with the accuracy of the new global model on all test examples if asked for. An error is answered as
+{"error": traceback}. Time is taken here, in the same way for all, round by round, until the round's result is there.
 """
 
 from __future__ import annotations
@@ -88,16 +89,24 @@ def serve(build: Callable[[Job], Contestant]) -> None:
                 answer: dict[str, Any] = {"seconds": time.perf_counter() - began}
                 answer |= {"versions": _versions(contestant), "facts": contestant.facts}
             else:
-                devices, evaluate = request["devices"], request["evaluate"]
-                contestant.announce(devices, evaluate)
-                began = time.perf_counter()
-                done = contestant.round(request["round"], devices, evaluate)
-                answer = {"seconds": time.perf_counter() - began, **done._asdict()}
+                answer = {
+                    "rounds": [
+                        _timed(contestant, int(number), devices, request["evaluate"])
+                        for number, devices in request["rounds"].items()
+                    ]
+                }
         except Exception:
             answer = {"error": traceback.format_exc()}
         print(json.dumps(answer), file=answers, flush=True)
     if contestant is not None:
         contestant.close()
+
+
+def _timed(contestant: Contestant, number: int, devices: list[int], evaluate: bool) -> dict[str, Any]:
+    contestant.announce(devices, evaluate)
+    began = time.perf_counter()
+    done = contestant.round(number, devices, evaluate)
+    return {"round": number, "seconds": time.perf_counter() - began, **done._asdict()}
 
 
 def _versions(contestant: Contestant) -> dict[str, str]:

@@ -24,6 +24,7 @@ import platformdirs
 
 from fedbc.errors import InputError
 
+_OURS = "FEDBC_SET_PJRT_NPROC"
 LANES_ON_ACCELERATOR = 8
 """Lanes that one accelerator takes at once: it likes wide work."""
 
@@ -32,7 +33,9 @@ def configure() -> None:
     """Prepare JAX for lanes, if it has not started."""
     if _wanted_lanes() == 0 or _started():
         return
-    os.environ.setdefault("PJRT_NPROC", str(_wanted_lanes() or usable_cores()))
+    # A process started by another one that imported fedbc inherits its setting, but may have other lanes.
+    if os.environ.get("PJRT_NPROC") == os.environ.get(_OURS):
+        os.environ["PJRT_NPROC"] = os.environ[_OURS] = str(_wanted_lanes() or usable_cores())
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     _keep_compiled_programs()
 

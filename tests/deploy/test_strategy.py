@@ -1,16 +1,20 @@
 """The server's side without processes: what is taken, what is told to devices, what a checkpoint keeps."""
 
 import logging
+import socket
+import time
 
+import httpx
 import jax
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Error, Message
+from flwr.superlink.grid.http_grid import HttpGrid
 
 import fedbc
 from fedbc.errors import InputError
 from fedbc.flower import TooFewDevices, roster, strategy
-from fedbc.flower.server import finish
+from fedbc.flower.server import finish, limit_retries
 from fedbc.flower.settings import Deployment, algorithm_from
 
 
@@ -230,3 +234,17 @@ def test_settings_are_read_strictly():
         read = algorithm_from if bad[0].startswith("algorithm") else Deployment.from_config
         with pytest.raises(InputError, match=reason):
             read(config | dict([bad]))
+
+
+def test_a_superlink_that_is_gone_is_given_up_on_after_the_stated_time():
+    """Flower alone would ask for ever; a port that nobody listens on stands for a SuperLink that never comes back."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    grid = HttpGrid(address, insecure=True, token="token")
+    limit_retries(grid, 2)
+    began = time.monotonic()
+    with pytest.raises(httpx.HTTPError):
+        list(grid.get_node_ids())
+    assert 2 <= time.monotonic() - began < 30
+    grid.close()

@@ -145,3 +145,22 @@ def test_a_line_that_was_cut_off_is_run_again(tmp_path):
     path.write_text('{"hash": "b", "summ\n' + json.dumps({"hash": "a"}) + "\n")
     with pytest.raises(fedbc.InputError, match="damaged in line 1"):
         sweep.read_results(path)
+
+
+def test_a_local_ray_runs_the_same_specifications(tmp_path):
+    specs = sweep.read_sweep(written(tmp_path, FILE))
+    here, there = tmp_path / "here.jsonl", tmp_path / "there.jsonl"
+    sweep.run_sweep(specs, here, workers=2, on_line=lambda line: None)
+    lines = []
+    sweep.run_sweep(specs, there, ray="local", on_line=lines.append)
+    assert len(lines) == len(specs)
+    ours, rays = sweep.read_results(here), sweep.read_results(there)
+    assert ours.keys() == rays.keys()
+    for key, line in ours.items():
+        if "error" in line:
+            assert rays[key]["error"] == line["error"]
+            assert "diverged" in line["error"]
+        else:
+            for name in ("global_accuracy", "local_accuracy", "global_loss"):
+                assert rays[key]["summary"][name] == line["summary"][name]
+    sweep.run_sweep(specs, there, ray="local", on_line=lambda line: pytest.fail("nothing was left to run"))

@@ -127,6 +127,8 @@ def run_sweep(
     """Run what `results` does not hold yet, and append a line for each run as it ends; `how` may keep more of a run."""
     known = read_results(results)
     todo = [storage.to_json(s.to_dict()) for s in specs if fingerprint(s) not in known]
+    if not todo:
+        return
     lines = _on_ray(todo, ray, how) if ray is not None else _on_processes(todo, workers or runtime.usable_cores(), how)
     for line in lines:
         append_line(results, line)

@@ -45,7 +45,7 @@ def server_app(
         config = context.run_config
         settings = Deployment.from_config(config)
         strategy = prepare(built(algorithm, config), built(model, config), settings, check_bounds=check_bounds)
-        _limit_retries(grid, settings)
+        limit_retries(grid, settings.wait_seconds)
         with _logged_to(strategy.journal.folder / "log.txt"):
             strategy.start(grid)
             folder = finish(strategy)
@@ -106,8 +106,8 @@ def _logged_to(file: Path) -> Iterator[None]:
         handler.close()
 
 
-def _limit_retries(grid: Grid, settings: Deployment) -> None:
-    """Flower asks a SuperLink that does not answer again for ever; here it gives up after `wait_seconds`."""
+def limit_retries(grid: Grid, seconds: float) -> None:
+    """Flower asks a SuperLink that does not answer again for ever; here it gives up after so many seconds."""
     invoker = getattr(grid, "_retry_invoker", None)  # no public way; without it the limit is Flower's
     if invoker is not None:
-        invoker.max_time = settings.wait_seconds
+        invoker.max_time = seconds
