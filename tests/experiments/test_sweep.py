@@ -147,13 +147,24 @@ def test_a_line_that_was_cut_off_is_run_again(tmp_path):
         sweep.read_results(path)
 
 
+ON_RAY = """
+import sys, pathlib
+from fedbc.experiments import sweep
+specs = sweep.read_sweep(pathlib.Path(sys.argv[1]))
+sweep.run_sweep(specs, pathlib.Path(sys.argv[2]), ray="local", on_line=lambda line: print(line["hash"]))
+"""
+
+
 def test_a_local_ray_runs_the_same_specifications(tmp_path):
-    specs = sweep.read_sweep(written(tmp_path, FILE))
+    """In a process of its own: Ray leaves threads and open files behind."""
+    file = written(tmp_path, FILE)
+    specs = sweep.read_sweep(file)
     here, there = tmp_path / "here.jsonl", tmp_path / "there.jsonl"
     sweep.run_sweep(specs, here, workers=2, on_line=lambda line: None)
-    lines = []
-    sweep.run_sweep(specs, there, ray="local", on_line=lines.append)
-    assert len(lines) == len(specs)
+    command = [sys.executable, "-c", ON_RAY, str(file), str(there)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) == len(specs)
     ours, rays = sweep.read_results(here), sweep.read_results(there)
     assert ours.keys() == rays.keys()
     for key, line in ours.items():
@@ -163,4 +174,5 @@ def test_a_local_ray_runs_the_same_specifications(tmp_path):
         else:
             for name in ("global_accuracy", "local_accuracy", "global_loss"):
                 assert rays[key]["summary"][name] == line["summary"][name]
-    sweep.run_sweep(specs, there, ray="local", on_line=lambda line: pytest.fail("nothing was left to run"))
+    again = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (again.returncode, again.stdout) == (0, "")
