@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fedbc.errors import InputError, unknown
 
@@ -70,3 +70,14 @@ def choice(name: str, value: object, options: Iterable[str]) -> str:
     if value not in known:
         raise unknown(name, value, known)
     return str(value)
+
+
+def tolerance(value: object) -> float | str | tuple[float, ...]:
+    """Check a tolerance gamma: 'learned', a number, or one number a device."""
+    if isinstance(value, str):
+        if value != "learned":
+            raise InputError(f"tolerance={value!r} is not accepted: give 'learned', a number, or one number a device")
+        return value
+    if isinstance(value, Sequence) or (hasattr(value, "__len__") and hasattr(value, "__iter__")):
+        return tuple(number(f"tolerance[{i}]", float(v), at_least=0, infinite=True) for i, v in enumerate(value))
+    return number("tolerance", value, at_least=0, infinite=True)

@@ -97,7 +97,7 @@ class FedBC(Algorithm):
     def __post_init__(self) -> None:
         sgd.check(self.lr, self.momentum)
         checks.number("dual_lr", self.dual_lr, at_least=0)
-        object.__setattr__(self, "tolerance", _checked_tolerance(self.tolerance))
+        object.__setattr__(self, "tolerance", checks.tolerance(self.tolerance))
         checks.choice("start", self.start, ["global", "local"])
         checks.number("lambda_min", self.lambda_min, at_least=0)
         checks.number("lambda_max", self.lambda_max, at_least=self.lambda_min, infinite=True)
@@ -198,13 +198,3 @@ class FedBC(Algorithm):
         some = total.weight > 0
         weighted = trees.mean(total.weighted, jnp.where(some, total.weight, 1))
         return trees.where(some, weighted, trees.mean(total.plain, total.devices))
-
-
-def _checked_tolerance(value: object) -> float | str | tuple[float, ...]:
-    if isinstance(value, str):
-        if value != "learned":
-            raise InputError(f"tolerance={value!r} is not accepted: give 'learned', a number, or one number a device")
-        return value
-    if isinstance(value, Sequence) or (hasattr(value, "__len__") and hasattr(value, "__iter__")):
-        return tuple(checks.number(f"tolerance[{i}]", float(v), at_least=0, infinite=True) for i, v in enumerate(value))
-    return checks.number("tolerance", value, at_least=0, infinite=True)
