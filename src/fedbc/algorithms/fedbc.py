@@ -16,9 +16,8 @@ f_i(x_i) + lambda_i(‖x_i - z‖² - gamma_i) is minimised in x_i on the device
     gamma_i         tolerance                     lambda_min, lambda_max  lambda_min, lambda_max
     lambda_i^0      multiplier                    w^0 = z or x_i          start
 
-`momentum` is that of the local steps, 0 on paper. `bounds="theory"` takes each device's [lambda_min, lambda_max] from
-the smoothness constant L_i of its loss, as the proofs need it (`fedbc.algorithms.smoothness`): L_i is measured by power
-iteration in a device's first step of each round, on that step's batch, and the largest value met so far counts.
+`momentum` is that of the local steps, 0 on paper. `bounds="theory"` takes each device's bounds of lambda from the
+smoothness of its loss, which it measures by power iteration, as the proofs need it (`fedbc.algorithms.smoothness`).
 
 Two departures from the paper's letter. w^0 = z is the default where Algorithm 2 starts from x_i: it is what the paper's
 experiments did, and it is what works (`start="local"` is the letter). Where every sampled lambda_i is 0 the server's
