@@ -67,9 +67,7 @@ def _measured(spec: RunSpec, checkpoint: Path | None) -> dict[str, Any]:
     while run.round < rounds:
         run.advance(last=run.round + 1 == rounds)
         if watch:
-            z = run.algorithm.global_model(run.server)
-            scorer = run.evaluator.test
-            accuracies.append(scorer.by_device(*scorer.one(z, run.evaluator.test_data)).accuracy)
+            accuracies.append(run.evaluator.global_scores(run.server).accuracy)
         if checkpoint is not None and not watch and time.perf_counter() - kept_at > CHECKPOINT_SECONDS:
             checkpoint.parent.mkdir(parents=True, exist_ok=True)
             run.save(checkpoint)

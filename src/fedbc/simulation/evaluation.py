@@ -103,6 +103,11 @@ class Evaluator:
             row |= metrics.lagrangian_row(own_loss, *self._drift(z[0]))
         return row if self.model.correct else metrics.without_accuracy(row)
 
+    def global_scores(self, server: Any) -> Sums:
+        """z on every device's test set."""
+        z = self.lanes.share(self.algorithm.global_model(server))
+        return self.test.by_device(*self.test.one(z, self.test_data))
+
     def state(self) -> dict[str, Array]:
         """What a checkpoint must keep."""
         return {**self.known, "unscored": np.asarray(sorted(self.unscored), np.int64)}
