@@ -103,7 +103,7 @@ class Loopback:
             "FLWR_HOME": str(self.app / "flwr"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
             "PORT": str(self.port),
         }
 

@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from direct_deployment import DirectGrid
+from inprocess import direct_grid
 
 import fedbc
 from fedbc.flower import client_app, messages, one_device
@@ -65,13 +65,13 @@ def test_flowers_own_mod_does_not_fit(make_federation, tmp_path):
     values = {"algorithm.name": "fedbc", "run.devices": 2, "run.out": str(tmp_path / "run")}
     own = mod.LocalDpMod(1.0, 1.0, 1.0, 1e-5)
     app = client_app(model, lambda device, context: one_device(federation, device), mods=[own])
-    grid = DirectGrid(app, values, tmp_path / "state", 2)
+    grid = direct_grid(app, values, tmp_path / "state", 2)
     strategy = prepare(algorithm_from(values), model, Deployment.from_config(values))
     strategy.holders = {0: 100}
     z = strategy.journal.server
     arrays = ArrayRecord(messages.to_arrays(z, "broadcast") | messages.to_arrays(z, "global"))
     (order,) = strategy.configure_train(1, arrays, ConfigRecord(), grid)
-    (message_id,) = grid.push_messages([order])
-    (reply,) = grid.pull_messages([message_id])
+    grid.push_messages([order])
+    (reply,) = grid.answers
     assert reply.has_error()
     assert "expects the keys" in reply.error.reason

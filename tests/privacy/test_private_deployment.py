@@ -6,7 +6,7 @@ import math
 import jax
 import numpy as np
 import pytest
-from direct_deployment import deploy
+from inprocess import deploy
 
 import fedbc
 from fedbc.flower import client_app, messages, one_device
@@ -76,7 +76,7 @@ def test_a_model_of_one_array(federation, tmp_path):
 def test_nothing_else_leaves_the_device(federation, tmp_path):
     _, grid = run(federation, config(0.5, 1.0), tmp_path)
     kinds = {}
-    for order, reply in zip(grid.sent, grid.received, strict=True):
+    for order, reply in zip(grid.orders, grid.answers, strict=True):
         found = messages.parts(reply)
         kinds.setdefault(order.metadata.message_type, []).append(found)
         assert found.config["examples"] == 1
@@ -99,7 +99,7 @@ def test_noise_is_new_each_time_and_of_the_stated_size(federation, tmp_path):
     shares = []
     for attempt, noise in enumerate((m, m, 0.0)):
         _, grid = run(federation, {**values, "privacy.noise-multiplier": noise}, tmp_path / str(attempt), model)
-        trained = [r for o, r in zip(grid.sent, grid.received, strict=True) if o.metadata.message_type == "train"]
+        trained = [r for o, r in zip(grid.orders, grid.answers, strict=True) if o.metadata.message_type == "train"]
         shares.append([{n: a.numpy() for n, a in messages.parts(reply).arrays.items()} for reply in trained])
     mechanism = private_from(values).mechanism
     moves, weights = [], []

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 import torch
-from direct_deployment import deploy
+from inprocess import deploy
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -102,7 +102,7 @@ def run_with_buffers(federation, folder, seed=3):
 
 def test_buffers_are_kept_on_the_device_and_never_sent(federation, tmp_path):
     folder, grid = run_with_buffers(federation, tmp_path)
-    for message in (*grid.sent, *grid.received):
+    for message in (*grid.orders, *grid.answers):
         for record in message.content.array_records.values():
             assert not [name for name in record if "running" in name or "tracked" in name]
     (file,) = (tmp_path / "state").glob("*/device-1/state.safetensors")

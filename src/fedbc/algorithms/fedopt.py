@@ -24,16 +24,18 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from fedbc import checks, trees
 from fedbc.algorithms import weighted
 from fedbc.algorithms.base import Params, Scalar, parameter
 from fedbc.algorithms.fedavg import FedAvg
+
+if TYPE_CHECKING:
+    import optax
 
 
 class Server(NamedTuple):
@@ -87,6 +89,8 @@ class FedAvgM(FedOpt):
 
     def optimiser(self) -> optax.GradientTransformation:
         """Gradient descent with momentum."""
+        import optax  # here and below, not at the top: importing it takes as long as all of fedbc
+
         return optax.sgd(self.server_lr, momentum=self.server_momentum)
 
 
@@ -108,6 +112,8 @@ class FedAdam(FedOpt):
 
     def optimiser(self) -> optax.GradientTransformation:
         """Adam without correction for the start."""
+        import optax
+
         return optax.chain(
             _adaptive(self.server_momentum, self._second_moment, self.adaptivity), optax.scale(-self.server_lr)
         )
@@ -145,5 +151,7 @@ def _adaptive(
         m = trees.mix(momentum, state.m, gradient)
         v = jax.tree.map(second_moment, state.v, gradient)
         return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + tau), m, v), Moments(m, v)
+
+    import optax
 
     return optax.GradientTransformation(init, update)

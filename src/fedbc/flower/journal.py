@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import pandas as pd
 
 from fedbc import storage
 from fedbc.errors import InputError
@@ -90,6 +89,8 @@ class Journal:
 
     def result(self, global_model: Any) -> Result:
         """The run so far. Local models are not in it: they stay on their devices."""
+        import pandas as pd
+
         devices = pd.DataFrame(self.device_rows)
         fullest: Row = max(self.history, key=lambda row: len(row), default={"round": 0, "seconds": 0.0})
         last = devices.drop_duplicates("device", keep="last").set_index("device") if len(devices) else devices

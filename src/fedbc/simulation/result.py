@@ -6,14 +6,16 @@ import functools
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-import pandas as pd
 
 from fedbc import storage
 from fedbc.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FORMAT = "fedbc-result-1"
 
@@ -99,6 +101,8 @@ class Result:
 
 def load(path: str | Path) -> Result:
     """Read a result that `Result.save` or `fedbc run` wrote; parameters come back as nested dicts of arrays."""
+    import pandas as pd
+
     folder = Path(path)
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder with a run")

@@ -6,6 +6,7 @@ what an uninterrupted one would, and a real device can draw its own batches.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,35 +30,41 @@ def sample_devices(seed: int, round: int, population: int, sample: int | None) -
     return np.sort(generator(seed, SAMPLE, round).choice(population, sample, replace=False, shuffle=False))
 
 
-def shuffled_epochs(seed: int, round: int, devices: Array, examples: Array, epochs: int) -> list[Array]:
-    """For each device one permutation of its examples an epoch, as (epochs, examples).
+def shuffled_epochs(seed: int, round: int, devices: Array, examples: Array, epochs: int) -> Array:
+    """Permutations of each device's examples, one an epoch, device after device in one array.
 
     A permutation is the order of hashed numbers. They come from SplitMix64, started from a hash of (seed, purpose,
-    round, device): a bit generator of NumPy's takes longer to set up than a small device's examples to shuffle.
+    round, device): a bit generator of NumPy's takes longer to set up than a small device's examples to shuffle. All
+    devices are worked on at once, for many small arrays cost more time than their numbers.
     """
-    ends = np.cumsum(epochs * examples).tolist()
-    numbers = np.empty(ends[-1] if ends else 0, np.uint64)
-    ramp = _GOLDEN * np.arange(1, epochs * int(examples.max(initial=0)) + 1, dtype=np.uint64)
-    parts = []
-    for start, begin, end in zip(_hashed(seed, SHUFFLE, round, devices), [0, *ends], ends, strict=False):
-        part = numbers[begin:end]
-        np.add(ramp[: end - begin], start, out=part)
-        parts.append(part)
+    parts = np.repeat(examples, epochs)  # the sizes of the permutations
+    ends = np.cumsum(parts)
+    total = int(ends[-1]) if len(ends) else 0
+    begins = (ends - parts).astype(np.uint64)
+    place = np.arange(total, dtype=np.uint64)
+    start = _starts(seed, SHUFFLE, round, devices) - _GOLDEN * (begins[::epochs] - np.uint64(1))
+    numbers = _GOLDEN * place
+    numbers += np.repeat(start, epochs * examples)
     _mix(numbers)
-    return [_order(part.reshape(epochs, -1)) for part in parts]
-
-
-def _order(numbers: Array) -> Array:
-    """In which order the numbers of each row are, up to their lowest bits; changes `numbers`."""
-    count = numbers.shape[1]
-    # The place of a number takes its lowest bits, so that sorting carries it along; this is faster than argsort.
-    low = np.uint64((1 << int(count - 1).bit_length()) - 1)
-    numbers &= ~low
-    numbers |= np.arange(count, dtype=np.uint64)
-    numbers.sort(axis=1)
-    numbers &= low
+    # The upper half of a number decides. Its place takes the bits below, so that sorting carries it along; the number
+    # of the permutation takes those above if all are sorted at once.
+    below = np.uint64(int(parts.max(initial=1) - 1).bit_length())
+    numbers >>= np.uint64(32)
+    numbers <<= below
+    together = total <= SORTED_AT_ONCE
+    above = np.arange(len(parts), dtype=np.uint64) << (below + np.uint64(32)) if together else np.uint64(0)
+    place += np.repeat(above - begins, parts)
+    numbers |= place
+    if together:
+        numbers.sort()
+    else:
+        for begin, end in zip((ends - parts).tolist(), ends.tolist(), strict=True):
+            numbers[begin:end].sort()
+    numbers &= (np.uint64(1) << below) - np.uint64(1)
     return numbers.astype(np.int32)
 
+
+SORTED_AT_ONCE = 2**15  # numbers; more of them are sorted faster in parts
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -71,14 +78,13 @@ def _mix(x: Array) -> None:
     x ^= x >> np.uint64(31)
 
 
-def _hashed(seed: int, purpose: int, round: int, devices: Array) -> Array:
-    """A number for each device that depends on everything."""
-    state = np.zeros(len(devices), np.uint64)
-    for part in (seed % 2**64, purpose, round, devices):
-        state ^= np.asarray(part, np.uint64)
-        state += _GOLDEN
-        _mix(state)
-    return state
+def _starts(seed: int, purpose: int, round: int, devices: Array) -> Array:
+    """Where each device's stream starts: its number in the stream of (seed, purpose, round)."""
+    digest = hashlib.blake2b(f"{seed} {purpose} {round}".encode(), digest_size=8).digest()
+    starts = _GOLDEN * (devices.astype(np.uint64) + np.uint64(1))
+    starts += np.frombuffer(digest, "<u8")
+    _mix(starts)
+    return starts
 
 
 @dataclass(frozen=True)
@@ -109,23 +115,28 @@ class Batching:
 
     def table(self, seed: int, round: int, device: int, examples: int) -> Array:
         """A device's batches in a round: (rows, batch_size) example numbers, -1 where a batch is not full."""
-        (order,) = shuffled_epochs(seed, round, np.asarray([device]), np.asarray([examples]), self.epochs)
-        table = np.full((int(self.table_rows(np.asarray(examples))), self.batch_size or 1), -1, np.int32)
-        self.lay(order, table)
+        assert self.batch_size is not None
+        devices, sizes = np.asarray([device]), np.asarray([examples])
+        table = np.full((int(self.table_rows(sizes)[0]), self.batch_size), -1, np.int32)
+        self.fill(table, shuffled_epochs(seed, round, devices, sizes, self.epochs), sizes, np.zeros(1, int))
         return table
 
-    def lay(self, order: Array, table: Array) -> None:
-        """Cut (epochs, examples) numbers into the rows of a table that is -1 all over.
+    def fill(self, table: Array, orders: Array, examples: Array, first: Array) -> None:
+        """Cut devices' permutations, device after device in one array, into batches.
 
-        If the batches do not fill the last step, it takes the device's first batches again.
+        table: (rows, batch_size), -1 all over; a device's batches begin in row `first`. If they do not fill the last
+        step, it takes the device's first batches again.
         """
         assert self.batch_size is not None
-        epochs, examples = order.shape
         batches = -(-examples // self.batch_size)
-        filled = epochs * batches
-        table[:filled].reshape(epochs, batches * self.batch_size)[:, :examples] = order
-        if filled < len(table):
-            table[filled:] = np.resize(table[:filled], (len(table) - filled, self.batch_size))
+        parts = np.repeat(examples, self.epochs)
+        begins = (first[:, None] + batches[:, None] * np.arange(self.epochs)) * self.batch_size
+        shift = begins.ravel() - (np.cumsum(parts) - parts)
+        table.reshape(-1)[np.arange(len(orders)) + np.repeat(shift, parts)] = orders
+        filled, rows = self.epochs * batches, self.table_rows(examples)
+        for device in np.flatnonzero(filled < rows):
+            own = table[first[device] :][: rows[device]]
+            own[filled[device] :] = np.resize(own[: filled[device]], own[filled[device] :].shape)
 
 
 @dataclass(frozen=True)
@@ -134,21 +145,14 @@ class Plan:
 
     round: int
     devices: Array
-    counts: Array
-    """how many places of each lane are taken"""
     examples: Array
     steps: Array
     first: Array
     """a device's first row in the lane's table; for full-batch descent, its first row in the data"""
     rows: Array
     """(lanes, length, batch_size): row numbers of the training data, -1 where a batch is not full"""
-
-    @property
-    def places(self) -> tuple[Array, Array]:
-        """Lane and place of each sampled device, in ascending order of devices."""
-        lane, place = np.nonzero(self.devices >= 0)
-        order = np.argsort(self.devices[lane, place])
-        return lane[order], place[order]
+    places: tuple[Array, Array]
+    """lane and place of each sampled device, in ascending order of devices"""
 
 
 class Planner:
@@ -179,26 +183,31 @@ class Planner:
         devices = sample_devices(self.seed, round, self.population, self.sample)
         examples = self.sizes[devices]
         steps = self.batching.steps(examples)
-        dealt = deal(steps, self.lanes, self.depth)
-        index, n, k, first = (np.full((self.lanes, self.depth), fill, np.int32) for fill in (-1, 0, 0, 0))
+        lane = deal(steps, self.lanes, self.depth)
+        rows_before, place = _running(self.batching.table_rows(examples), lane, self.lanes)
         size = self.batching.batch_size
-        rows = np.full((self.lanes, self.length if size else 1, size or 1), -1, np.int32)
-        orders = shuffled_epochs(self.seed, round, devices, examples, self.batching.epochs) if size else []
-        taken = self.batching.table_rows(examples)
-        for lane in range(self.lanes):
-            members = np.flatnonzero(dealt == lane)
-            here = slice(len(members))
-            index[lane, here], n[lane, here], k[lane, here] = devices[members], examples[members], steps[members]
-            if size is None:
-                first[lane, here] = self.offsets[devices[members]]
-                continue
-            ends = np.cumsum(taken[members])
-            first[lane, here] = ends - taken[members]
-            for member, begin, end in zip(members.tolist(), first[lane].tolist(), ends.tolist(), strict=False):
-                order = orders[member]
-                order += self.offsets[devices[member]]
-                self.batching.lay(order, rows[lane, begin:end])
-        return Plan(round, index, np.bincount(dealt, minlength=self.lanes), n, k, first, rows)
+        first = self.offsets[devices] if size is None else rows_before
+        table = np.full((self.lanes, self.length if size else 1, size or 1), -1, np.int32)
+        if size is not None:
+            orders = shuffled_epochs(self.seed, round, devices, examples, self.batching.epochs)
+            orders += np.repeat(self.offsets[devices].astype(np.int32), self.batching.epochs * examples)
+            self.batching.fill(table.reshape(-1, size), orders, examples, lane * self.length + rows_before)
+        facts = np.zeros((4, self.lanes, self.depth), np.int32)
+        facts[0] = -1
+        facts[:, lane, place] = devices, examples, steps, first
+        return Plan(round, facts[0], facts[1], facts[2], facts[3], table, (lane, place))
+
+
+def _running(amounts: Array, lane_of: Array, lanes: int) -> tuple[Array, Array]:
+    """For each piece, the sum and the number of those before it in its lane."""
+    sums, numbers = [0] * lanes, [0] * lanes
+    before = []
+    for amount, lane in zip(amounts.tolist(), lane_of.tolist(), strict=True):
+        before.append((sums[lane], numbers[lane]))
+        sums[lane] += amount
+        numbers[lane] += 1
+    sum_before, number_before = np.asarray(before, int).reshape(-1, 2).T
+    return sum_before, number_before
 
 
 def deal(work: Array, lanes: int, depth: int) -> Array:

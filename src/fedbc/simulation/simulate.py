@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import pandas as pd
 
 from fedbc import checks, data, runtime, storage, trees
 from fedbc.algorithms.base import Algorithm
@@ -29,6 +28,7 @@ from fedbc.simulation.debug import train_by_hand
 from fedbc.simulation.engine import Engine, Trained
 from fedbc.simulation.evaluation import DEFAULT, Evaluator, Row, duals
 from fedbc.simulation.lanes import Lanes
+from fedbc.simulation.reports import Report, Reports
 from fedbc.simulation.result import Result
 from fedbc.simulation.schedule import INIT, NOISE, Batching, Plan, Planner, generator
 from fedbc.simulation.settings import Settings
@@ -151,7 +151,7 @@ class Simulation:
         )
         self.round = 0
         self.history: list[Row] = []
-        self.device_rows: list[dict[str, np.ndarray]] = []
+        self.reports = Reports()
         self._next_plan: Plan | None = None
         self.spec = {
             "algorithm": {"name": algorithm.name, **algorithm.hyperparameters()},
@@ -173,21 +173,22 @@ class Simulation:
             trained = self.engine.train(
                 self.server, states, fresh, plan, self.train_data, self.key, meanwhile=lambda: self._plan(number + 1)
             )
-        rows = self._device_rows(plan, trained)
+        report = self._report(plan, trained)
         self.store.put(plan, trained.states)
-        self.evaluator.trained(rows["device"])
+        self.evaluator.trained(report.devices)
         trained_at = time.perf_counter()
         row: Row = {"round": number}
         if number % self.settings.evaluate_every == 0 or last:
             row |= self.evaluator.row(trained.server, self.history)
+        names, means = self.engine.info_names, report.values.mean(0).tolist()
         row |= {
-            "drift": float(rows["drift"].mean()),
-            "local_loss": float(rows["loss"].mean()),
+            "drift": means[names.index("drift")],
+            "local_loss": means[names.index("loss")],
             "train_seconds": trained_at - began,
             "seconds": time.perf_counter() - began,
         }
         self.server, self.round = trained.server, number
-        self.device_rows.append(rows)
+        self.reports.add(names, report)
         self.history.append(row)
         return row
 
@@ -197,26 +198,18 @@ class Simulation:
             self._next_plan = self.planner.plan(number)
         return self._next_plan
 
-    def _device_rows(self, plan: Plan, trained: Trained) -> dict[str, np.ndarray]:
+    def _report(self, plan: Plan, trained: Trained) -> Report:
+        """What the devices reported, if all of it is finite."""
         lane, place = plan.places
-        columns = np.concatenate([np.asarray(part, float) for part in trained.info])[lane, place].T
-        info = dict(zip(self.engine.info_names, columns, strict=True))
-        devices, examples = plan.devices[lane, place], plan.examples[lane, place]
-        finite = np.isfinite(info["drift"]) & np.isfinite(info["loss"]) & np.isfinite(info["weight"])
-        if not finite.all():
-            raise self._diverged(plan.round, int(devices[np.argmin(finite)]))
+        values = np.concatenate([np.asarray(part, float) for part in trained.info])[lane, place]
+        devices = plan.devices[lane, place]
+        must_be_finite = values[:, [self.engine.info_names.index(name) for name in ("drift", "loss", "weight")]]
+        if not np.isfinite(must_be_finite).all():
+            first = np.argmin(np.isfinite(must_be_finite).all(1))
+            raise self._diverged(plan.round, int(devices[first]))
         if not trained.finite:
             raise self._diverged(plan.round, None)
-        weight = info.pop("weight")
-        total = weight.sum()
-        return {
-            "round": np.full(len(devices), plan.round),
-            "device": devices,
-            "examples": examples,
-            **info,
-            "coefficient": weight / total if total > 0 else np.full(len(weight), 1 / len(weight)),
-            "coefficient_by_examples": examples / examples.sum(),
-        }
+        return Report(plan.round, devices, plan.examples[lane, place], values)
 
     def _diverged(self, number: int, device: int | None) -> Diverged:
         whose = f"on device {device}" if device is not None else "in the global model"
@@ -228,12 +221,14 @@ class Simulation:
 
     def result(self) -> Result:
         """The run so far."""
+        import pandas as pd  # not at the top: a deployed device, which starts anew for each message, has no use for it
+
         z = self.algorithm.global_model(self.server)
         multipliers, tolerances = duals(self.algorithm, self.store, z)
         models = jax.vmap(self.algorithm.local_model)(self.store.stacks)
         return Result(
             history=pd.DataFrame(self.history, columns=_columns(self.history)),
-            devices=pd.DataFrame(_concatenated(self.device_rows)),
+            devices=pd.DataFrame(self.reports.columns()),
             global_model=jax.tree.map(np.asarray, z),
             multipliers=multipliers,
             tolerances=tolerances,
@@ -244,20 +239,20 @@ class Simulation:
 
     def save(self, file: Path) -> None:
         """Write the whole state to one file, atomically."""
+        columns = self.reports.columns()
         arrays = {
             **storage.named(self.server, "server"),
             **storage.named(self.store.stacks, "devices"),
             "participants": self.store.devices,
             **{f"scores.{k}": v for k, v in self.evaluator.state().items()},
-            **{f"device_rows.{k}": v for k, v in _concatenated(self.device_rows).items()},
+            **{f"device_rows.{k}": v for k, v in columns.items()},
         }
-        columns = list(self.device_rows[0]) if self.device_rows else []
         facts = {
             "format": FORMAT,
             "round": self.round,
             "spec": self.spec,
             "history": self.history,
-            "device_columns": columns,
+            "device_columns": list(columns),
         }
         storage.write_arrays(file, arrays, facts)
 
@@ -272,7 +267,7 @@ class Simulation:
         self.evaluator.restore(_under("scores.", arrays))
         self.round, self.history = facts["round"], facts["history"]
         columns = _under("device_rows.", arrays)
-        self.device_rows = [{name: columns[name] for name in facts["device_columns"]}] if columns else []
+        self.reports = Reports({name: columns[name] for name in facts["device_columns"]})
 
 
 def versions() -> dict[str, str]:
@@ -286,12 +281,6 @@ def _columns(history: list[Row]) -> list[str]:
     """The columns in the order of a full row, whether or not the first round was evaluated."""
     fullest: Row = max(history, key=lambda row: len(row), default={"round": 0, "seconds": 0.0})
     return list(fullest)
-
-
-def _concatenated(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    if not parts:
-        return {}
-    return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
 
 
 def _under(prefix: str, arrays: storage.Arrays) -> storage.Arrays:

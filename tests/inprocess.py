@@ -1,21 +1,26 @@
 """Flower's grid without processes: orders go straight to ClientApps, each with a SuperNode's configuration.
 
-For what needs no network; `loopback` has the real thing.
+Every message goes through Flower's own serialisation, so that what arrives is what a wire would bring. This is for
+what needs no network; `deploy/loopback.py` has the real thing.
 """
 
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flwr.app import Context, Error, Message, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
+with warnings.catch_warnings():  # Flower's own imports warn
+    warnings.simplefilter("ignore")
+    from flwr.app import Context, Error, Message, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.common.serde import message_from_proto, message_to_proto
+    from flwr.serverapp import Grid
+    from flwr.supercore.task_identity import TaskIdentity
 
 import fedbc
 from fedbc.flower import client_app, one_device
 from fedbc.flower.server import finish, prepare
-from fedbc.flower.settings import Deployment, algorithm_from
+from fedbc.flower.settings import Deployment, algorithm_from, built
 
 
 @dataclass
@@ -32,6 +37,10 @@ class InProcessGrid(Grid):
     nodes: dict[int, Node] = field(default_factory=dict)
     replies: list[Message] = field(default_factory=list)
     orders: list[Message] = field(default_factory=list)
+    answers: list[Message] = field(default_factory=list)
+    """all that nodes sent; `replies` are those that nobody asked for yet"""
+    errors_travel: bool = True
+    """whether a node's error becomes its answer, as in Flower, or ends the test"""
 
     def __post_init__(self):
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
@@ -57,10 +66,11 @@ class InProcessGrid(Grid):
         for message in messages:
             message.metadata.__dict__["_message_id"] = message.object_id
             ids.append(message.object_id)
-            self.orders.append(message)
+            order = wired(message)
+            self.orders.append(order)
             node = self.nodes[message.metadata.dst_node_id]
 
-            def work(node=node, message=message):
+            def work(node=node, message=order):
                 context = Context(
                     run_id=1,
                     node_id=message.metadata.dst_node_id,
@@ -71,9 +81,13 @@ class InProcessGrid(Grid):
                 try:
                     return node.app(message, context)
                 except Exception as error:
+                    if not self.errors_travel:
+                        raise
                     return Message(Error(2, f"{type(error)}:<'{error}'>"), reply_to=message)
 
-            self.replies += node.answer(message, work)
+            answers = [wired(answer) for answer in node.answer(order, work)]
+            self.answers += answers
+            self.replies += answers
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]):
@@ -84,6 +98,29 @@ class InProcessGrid(Grid):
 
     def send_and_receive(self, messages, *, timeout=None):
         raise NotImplementedError
+
+
+def wired(message: Message) -> Message:
+    """The message as it arrives."""
+    return message_from_proto(message_to_proto(message))
+
+
+def direct_grid(app: ClientApp, config: dict, state_dir: Path, devices: int) -> InProcessGrid:
+    """The same app on so many nodes, one a device; an error on one of them ends the test."""
+    nodes = {
+        100 + device: Node(app, {"partition-id": device, "state-dir": str(state_dir)}) for device in range(devices)
+    }
+    return InProcessGrid(dict(config), nodes, errors_travel=False)
+
+
+def deploy(model, algorithm, app, config, folder: Path) -> tuple[Path, InProcessGrid]:
+    """Run a deployment; gives the run folder and the grid that saw all messages."""
+    config = {"run.join-seconds": 5, "run.out": str(folder / "run"), **config}
+    settings = Deployment.from_config(config)
+    strategy = prepare(built(algorithm, config), model, settings)
+    grid = direct_grid(app, config, folder / "state", settings.devices)
+    strategy.start(grid)
+    return finish(strategy), grid
 
 
 class Small:
