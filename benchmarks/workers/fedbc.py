@@ -36,7 +36,7 @@ class Ours(Contestant):
     def round(self, number: int, devices: list[int], evaluate: bool) -> Round:
         row = self.run.advance(last=evaluate)
         jax.block_until_ready(self.run.server)
-        trained = self.run.reports.last.devices.tolist()
+        trained = self.run.diagnostics.last.devices.tolist()
         if (row["round"], trained) != (number, devices):
             raise ValueError(f"round {row['round']} trained {trained}, not {devices} as round {number} asks")
         return Round(int(self.steps[devices].sum()), row["global_accuracy"] if evaluate else None)

@@ -42,7 +42,7 @@ def test_compilations_do_not_depend_on_the_draw(small, tiny_model):
     run = Simulation(FEDBC, tiny_model, small, Settings(epochs=2, batch_size=5, sample=2))
     for _ in range(12):
         run.advance()
-    devices = run.reports.columns()["device"].reshape(12, 2)
+    devices = run.diagnostics.columns()["device"].reshape(12, 2)
     assert len({tuple(drawn) for drawn in devices.tolist()}) > 3
     assert run.engine.compilations == 1
 

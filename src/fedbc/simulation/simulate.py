@@ -25,10 +25,10 @@ from fedbc.errors import Diverged, InputError, Interrupted
 from fedbc.models.base import Model
 from fedbc.simulation import batches
 from fedbc.simulation.debug import train_by_hand
+from fedbc.simulation.diagnostics import Diagnostics, RoundReport
 from fedbc.simulation.engine import Engine, Trained
 from fedbc.simulation.evaluation import DEFAULT, Evaluator, Row, duals
 from fedbc.simulation.lanes import Lanes
-from fedbc.simulation.reports import Report, Reports
 from fedbc.simulation.result import Result
 from fedbc.simulation.schedule import INIT, NOISE, Batching, Plan, Planner, generator
 from fedbc.simulation.settings import Settings
@@ -151,7 +151,7 @@ class Simulation:
         )
         self.round = 0
         self.history: list[Row] = []
-        self.reports = Reports()
+        self.diagnostics = Diagnostics()
         self._next_plan: Plan | None = None
         self.spec = {
             "algorithm": {"name": algorithm.name, **algorithm.hyperparameters()},
@@ -188,7 +188,7 @@ class Simulation:
             "seconds": time.perf_counter() - began,
         }
         self.server, self.round = trained.server, number
-        self.reports.add(names, report)
+        self.diagnostics.add(names, report)
         self.history.append(row)
         return row
 
@@ -198,7 +198,7 @@ class Simulation:
             self._next_plan = self.planner.plan(number)
         return self._next_plan
 
-    def _report(self, plan: Plan, trained: Trained) -> Report:
+    def _report(self, plan: Plan, trained: Trained) -> RoundReport:
         """What the devices reported, if all of it is finite."""
         lane, place = plan.places
         values = np.concatenate([np.asarray(part, float) for part in trained.info])[lane, place]
@@ -209,7 +209,7 @@ class Simulation:
             raise self._diverged(plan.round, int(devices[first]))
         if not trained.finite:
             raise self._diverged(plan.round, None)
-        return Report(plan.round, devices, plan.examples[lane, place], values)
+        return RoundReport(plan.round, devices, plan.examples[lane, place], values)
 
     def _diverged(self, number: int, device: int | None) -> Diverged:
         whose = f"on device {device}" if device is not None else "in the global model"
@@ -228,7 +228,7 @@ class Simulation:
         models = jax.vmap(self.algorithm.local_model)(self.store.stacks)
         return Result(
             history=pd.DataFrame(self.history, columns=_columns(self.history)),
-            devices=pd.DataFrame(self.reports.columns()),
+            devices=pd.DataFrame(self.diagnostics.columns()),
             global_model=jax.tree.map(np.asarray, z),
             multipliers=multipliers,
             tolerances=tolerances,
@@ -239,7 +239,7 @@ class Simulation:
 
     def save(self, file: Path) -> None:
         """Write the whole state to one file, atomically."""
-        columns = self.reports.columns()
+        columns = self.diagnostics.columns()
         arrays = {
             **storage.named(self.server, "server"),
             **storage.named(self.store.stacks, "devices"),
@@ -267,7 +267,7 @@ class Simulation:
         self.evaluator.restore(_under("scores.", arrays))
         self.round, self.history = facts["round"], facts["history"]
         columns = _under("device_rows.", arrays)
-        self.reports = Reports({name: columns[name] for name in facts["device_columns"]})
+        self.diagnostics = Diagnostics({name: columns[name] for name in facts["device_columns"]})
 
 
 def versions() -> dict[str, str]:

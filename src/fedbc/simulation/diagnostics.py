@@ -10,7 +10,7 @@ Array = np.ndarray
 Columns = dict[str, Array]
 
 
-class Report(NamedTuple):
+class RoundReport(NamedTuple):
     """One round's reports, in ascending order of devices."""
 
     round: int
@@ -20,22 +20,22 @@ class Report(NamedTuple):
     """(devices, names): the diagnostics"""
 
 
-class Reports:
+class Diagnostics:
     """All rounds' reports. A round only adds its arrays; columns are made when somebody asks for them."""
 
     def __init__(self, columns: Columns | None = None) -> None:
         """`columns` are those of an earlier part of the run."""
         self.names: tuple[str, ...] = ()
         self._before = columns or {}
-        self._reports: list[Report] = []
+        self._reports: list[RoundReport] = []
 
-    def add(self, names: tuple[str, ...], report: Report) -> None:
+    def add(self, names: tuple[str, ...], report: RoundReport) -> None:
         """Keep one round's reports."""
         self.names = names
         self._reports.append(report)
 
     @property
-    def last(self) -> Report:
+    def last(self) -> RoundReport:
         """The latest round's, before columns were made of it."""
         return self._reports[-1]
 
