@@ -12,7 +12,7 @@ from fedbc.cli import main
 from fedbc.experiments import comparing, sweep
 from fedbc.reports import comparisonpage
 
-SETTINGS = ["--devices", "6", "--rounds", "8", "--sample", "3", "--momentum", "0.5", "--evaluate-every", "2"]
+SETTINGS = ["--devices", "6", "--rounds", "8", "--sample", "3", "--tolerance", "0.05", "--evaluate-every", "2"]
 METHODS = ["fedbc", "fedavg"]
 CHARTS = {
     *("tradeoff", "global-accuracy", "local-accuracy", "global-loss", "fairness-global", "fairness-local"),
@@ -88,6 +88,8 @@ def test_a_method_that_diverges_is_named_and_the_others_are_shown(tmp_path, monk
     assert pd.read_csv(out / "tables" / "summary.csv")["method"].tolist() == ["fedavg"]
     assert run("compare", "ditto", *settings, "--out", tmp_path / "none") == 2
     assert "nothing to compare: ditto, seed 0" in capsys.readouterr().err
+    assert run("compare", "ditto", *settings, "--out", tmp_path / "none") == 2  # again, from what it had kept
+    assert "ditto, seed 0: training diverged" in capsys.readouterr().err
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch, capsys):

@@ -1,6 +1,8 @@
 """Comparisons: which runs belong together, what is said of them, the numbers of single devices."""
 
 import dataclasses
+import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -8,6 +10,7 @@ import pytest
 
 import fedbc
 from fedbc.errors import InputError
+from fedbc.reports import comparisonpage
 from fedbc.reports.bydevice import constraint
 from fedbc.reports.differences import sentences
 from fedbc.reports.overtime import running_mean
@@ -20,7 +23,7 @@ def small_results():
     from conftest import small_federation
 
     federation, model = small_federation(), fedbc.models.logistic(4, 3)
-    methods = {"fedbc": fedbc.FedBC(lr=0.1, tolerance=0.01), "fedavg": fedbc.FedAvg(lr=0.1)}
+    methods = {"fedbc": fedbc.FedBC(lr=0.1), "fedavg": fedbc.FedAvg(lr=0.1)}
     results = {
         name: [fedbc.simulate(algorithm, model, federation, seed=s, **RUN) for s in (0, 1)]
         for name, algorithm in methods.items()
@@ -67,6 +70,14 @@ def test_without_data_and_model_the_rest_is_shown(small_results):
     assert {"tradeoff", "global-accuracy", "multiplier", "constraint"} <= set(bare.charts)
     assert not {"fairness-global", "partition-sizes"} & set(bare.charts)
     assert "federation=..." in page.html()
+
+
+def test_charts_of_learned_tolerances_and_of_own_data_in_a_browser(comparison, browser, tmp_path):
+    browser.open(comparison.page().write(tmp_path / "page.html"))
+    marks = {chart: browser.marks(chart) for chart in browser.charts()}
+    assert set(marks) == set(comparison.charts)
+    assert min(marks.values()) > 0
+    assert marks["constraint"] == 1 + (comparison.devices["constraint"] != "").sum()  # the line, a point a device
 
 
 def test_the_table_has_means_and_spread(comparison):
@@ -179,3 +190,14 @@ def test_many_devices_are_drawn_in_part(comparison):
     shown = acrossdevices.shown_devices(whole)
     assert len(shown) == acrossdevices.MOST_DEVICES
     assert (shown[0], shown[-1]) == (0, count - 1)  # the largest and the smallest are among them
+
+
+def test_the_documentation_runs(tmp_path, monkeypatch):
+    text = (Path(__file__).resolve().parents[2] / "docs" / "compare.md").read_text()
+    (snippet,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(comparisonpage, "write_figure", lambda *_: [])  # they take their time, and are tested elsewhere
+    names: dict = {}
+    exec(compile(snippet.replace("rounds=200", "rounds=2"), "compare.md", "exec"), names)
+    assert (tmp_path / "my-comparison" / "index.html").exists()
+    assert len(names["comparison"].devices) == 2 * 3 * 30

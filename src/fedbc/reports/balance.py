@@ -96,7 +96,8 @@ def _one_tolerance(comparison: Comparison, rows: pd.DataFrame) -> Any:
     gammas = rows.drop_duplicates("method")[["method", "tolerance"]]
     tips = ["method:N", alt.Tooltip("tolerance:Q", title="tolerance gamma", format=".4")]
     line = alt.Chart(slim(gammas)).mark_rule(strokeDash=[4, 4], strokeWidth=1.5)
-    line = line.encode(y=alt.Y("tolerance:Q", title=DRIFT), color=by_method(comparison.names), tooltip=tips)
+    colour = by_method(comparison.names, list(gammas["method"]))
+    line = line.encode(y=alt.Y("tolerance:Q", title=DRIFT), color=colour, tooltip=tips)
     return with_parameters(line, _constraint_points(comparison, rows, x, y))
 
 
