@@ -83,6 +83,8 @@ def fingerprint(spec: RunSpec) -> str:
     """A hash of the whole specification, defaults included; `lanes` does not count, it is how and not what."""
     full = spec.to_dict()
     full["run"].pop("lanes")
+    if full["run"]["validation"] is None:  # results from before there was this argument are still found
+        del full["run"]["validation"]
     return hashlib.sha256(storage.to_json(full).encode()).hexdigest()[:16]
 
 
@@ -98,6 +100,12 @@ def read_results(path: Path) -> dict[str, Line]:
                 if number < len(path.read_text().splitlines()):
                     raise InputError(f"{path} is damaged in line {number}: it is not a result") from None
     return lines
+
+
+def forget(path: Path, hashes: set[str]) -> None:
+    """Take runs out of a results file, so that they are run again."""
+    kept = [json.dumps(line) for h, line in read_results(path).items() if h not in hashes]
+    storage.write_atomically(path, "".join(text + "\n" for text in kept))
 
 
 def carry_out(text: str) -> Line:
