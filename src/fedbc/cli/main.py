@@ -8,12 +8,14 @@ from collections.abc import Sequence
 import click
 
 from fedbc import __version__
+from fedbc.cli.calibrate import calibrate_command
 from fedbc.cli.deploy import deploy_group
 from fedbc.cli.errors import Stopped
 from fedbc.cli.inspect import data_group, list_command, show_command
 from fedbc.cli.paper import paper_group
 from fedbc.cli.run import run_command
 from fedbc.cli.sweep import sweep_command
+from fedbc.cli.tune import tune_command
 from fedbc.errors import Diverged, FedBCError
 
 EXIT_BAD_INPUT = 2
@@ -30,6 +32,8 @@ fedbc.add_command(run_command)
 fedbc.add_command(list_command)
 fedbc.add_command(show_command)
 fedbc.add_command(sweep_command)
+fedbc.add_command(calibrate_command)
+fedbc.add_command(tune_command)
 fedbc.add_command(paper_group)
 fedbc.add_command(data_group)
 fedbc.add_command(deploy_group)

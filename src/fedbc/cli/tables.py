@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from fedbc.simulation.result import Result
+
+if TYPE_CHECKING:
+    from fedbc.reports import tables as reports
 
 COLUMNS = (
     ("global_accuracy", "global\naccuracy %", 100),
@@ -32,6 +35,17 @@ def comparison(results: Mapping[str, Result]) -> Table:
         table.add_column(heading, justify="right")
     for name, summary in summaries.items():
         table.add_row(name, *[_cell(summary.get(key), key, factor) for key, _, factor in shown])
+    return table
+
+
+def of_report(shown: reports.Table) -> Table:
+    """A report's table for the terminal; the first column is never broken."""
+    table = Table(title_justify="left", header_style="bold", pad_edge=False)
+    for column in shown.columns:
+        table.add_column(column.heading, justify="left" if column.digits is None else "right")
+    table.columns[0].no_wrap = True
+    for row in shown.rows:
+        table.add_row(*row)
     return table
 
 

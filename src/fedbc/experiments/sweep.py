@@ -108,8 +108,8 @@ def forget(path: Path, hashes: set[str]) -> None:
     storage.write_atomically(path, "".join(text + "\n" for text in kept))
 
 
-def carry_out(text: str) -> Line:
-    """Run one specification, given as JSON, in this process."""
+def carry_out(text: str, keep: Callable[[Any], Line] | None = None) -> Line:
+    """Run one specification, given as JSON, in this process; `keep` takes more of the result into the line."""
     from fedbc.simulation.simulate import simulate, versions
 
     began = time.perf_counter()
@@ -117,7 +117,9 @@ def carry_out(text: str) -> Line:
     line: Line = {"hash": fingerprint(spec), "spec": spec.to_dict()}
     try:
         algorithm, model, federation = spec.build()
-        line["summary"] = simulate(algorithm, model, federation, **spec.run_arguments()).summary()
+        result = simulate(algorithm, model, federation, **spec.run_arguments())
+        line["summary"] = result.summary()
+        line |= keep(result) if keep is not None else {}
     except FedBCError as error:
         line["error"] = f"{type(error).__name__}: {error}"
     return line | {"seconds": time.perf_counter() - began, "versions": versions()}
