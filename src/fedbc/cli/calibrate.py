@@ -11,9 +11,9 @@ from rich.console import Console
 
 from fedbc import storage
 from fedbc.cli import options
-from fedbc.cli.counting import counted
 from fedbc.cli.errors import Stopped
-from fedbc.cli.specs import chosen_on, requested
+from fedbc.cli.run import specifications
+from fedbc.cli.sweep import runs_progress
 from fedbc.cli.tables import of_report
 from fedbc.errors import InputError
 from fedbc.experiments.catalog import CATALOG
@@ -21,7 +21,7 @@ from fedbc.experiments.spec import RunSpec, read_toml
 from fedbc.experiments.sweep import Line, fingerprint, read_results
 from fedbc.selection import calibration as core
 from fedbc.selection.choice import weight_of
-from fedbc.selection.final import score_on_test, write_choice
+from fedbc.selection.final import chosen_on, score_on_test, write_choice
 
 SWEPT = ("algorithm__tolerance", "algorithm__start", "run__validation", "run__pooled")
 """Options of a run that the sweep itself sets."""
@@ -102,7 +102,7 @@ def calibrate_command(
     """
     weight = weight_of(prefer)
     named, files = _references(references)
-    specs = requested(("fedbc", *named), data_name, model_name, config, values)
+    specs = specifications(("fedbc", *named), data_name, model_name, config, values)
     base = specs.pop("fedbc")
     if base.run.get("pooled"):
         raise InputError("pooled = true cannot be calibrated: with one device there is nothing to balance")
@@ -192,7 +192,13 @@ def _swept(plan: core.Calibration, file: Path, workers: int | None, ray: str | N
         "summary" in known.get(fingerprint(plan.probe(s)), {}) for s in plan.starts
     )
     done = sum(fingerprint(s) in known for s in plan.specs(known)) if probed else 0
-    with counted("runs", plan.estimate(), done, quiet=quiet) as on_line:
+    with runs_progress(plan.estimate(), done, quiet) as (count, tell):
+
+        def on_line(line: Line) -> None:
+            count()
+            if "error" in line:
+                tell(f"{line['hash']}: {line['error']}")
+
         try:
             return plan.run(file, workers=workers, ray=ray, on_line=on_line)
         except KeyboardInterrupt:

@@ -9,6 +9,7 @@ import click
 
 from fedbc import __version__
 from fedbc.cli.calibrate import calibrate_command
+from fedbc.cli.compare import compare_command
 from fedbc.cli.deploy import deploy_group
 from fedbc.cli.errors import Stopped
 from fedbc.cli.inspect import data_group, list_command, show_command
@@ -34,6 +35,7 @@ fedbc.add_command(show_command)
 fedbc.add_command(sweep_command)
 fedbc.add_command(calibrate_command)
 fedbc.add_command(tune_command)
+fedbc.add_command(compare_command)
 fedbc.add_command(paper_group)
 fedbc.add_command(data_group)
 fedbc.add_command(deploy_group)

@@ -17,11 +17,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedbc import storage
 from fedbc.cli import options, tables
 from fedbc.cli.errors import Stopped
-from fedbc.cli.specs import requested
 from fedbc.errors import InputError, Interrupted
 from fedbc.experiments import plots, runs
 from fedbc.experiments.catalog import CATALOG
-from fedbc.experiments.spec import RunSpec
+from fedbc.experiments.spec import USUAL_MODEL, RunSpec, read_toml
 from fedbc.simulation.result import Result
 
 Jobs = dict[str, tuple[Path, RunSpec]]
@@ -80,7 +79,7 @@ def run_command(
         jobs = _resumed(resume, others, values)
         parent = resume
     else:
-        specs = requested(algorithms, data_name, model_name, config, values)
+        specs = specifications(algorithms, data_name, model_name, config, values)
         parent = _target(out, specs)
         jobs = {name: (parent / name if len(specs) > 1 else parent, spec) for name, spec in specs.items()}
     built = _built(jobs)
@@ -97,6 +96,32 @@ def run_command(
     elif not quiet:
         Console().print(tables.comparison(results), tables.explanation(results), sep="\n")
         Console(soft_wrap=True).print(f"Curves: {pictures}\nResults: {parent}", highlight=False)
+
+
+def specifications(
+    algorithms: tuple[str, ...], data_name: str | None, model_name: str | None, config: Path | None, values: Any
+) -> dict[str, RunSpec]:
+    """One specification an algorithm: the command line's values over the file's over the defaults."""
+    tables_ = read_toml(config) if config is not None else {}
+    base = RunSpec.from_dict({"algorithm": {"name": "fedbc"}, "data": {"name": "synthetic"}} | tables_)
+    names = list(dict.fromkeys(algorithms)) or [str(base.algorithm["name"])]
+    data = _overlaid(base.data, "data", data_name, values)
+    model = _overlaid(base.model if data["name"] == base.data["name"] else {}, "model", model_name, values, data)
+    run = {**base.run, **options.given(values, "run", "")}
+    options.refuse_unused(values, "algorithm", names)
+    specs = {}
+    for name in names:
+        kept = base.algorithm if base.algorithm["name"] == name else {"name": name}
+        specs[name] = RunSpec({**kept, **options.given(values, "algorithm", name)}, data, model, run)
+    return specs
+
+
+def _overlaid(base: Any, part: str, name: str | None, values: Any, data: Any = None) -> dict[str, Any]:
+    chosen = name or base.get("name") or USUAL_MODEL.get(data["name"], "logistic")
+    kept = base if base.get("name") == chosen else {"name": chosen}
+    if chosen in CATALOG[part]:  # an unknown name is refused, with the nearest match, by the specification
+        options.refuse_unused(values, part, [chosen])
+    return {**kept, **options.given(values, part, chosen)}
 
 
 def _target(out: Path | None, specs: dict[str, RunSpec]) -> Path:

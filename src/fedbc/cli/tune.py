@@ -10,17 +10,18 @@ import click
 from rich.console import Console
 
 from fedbc.cli import options
-from fedbc.cli.counting import counted
 from fedbc.cli.errors import Stopped
-from fedbc.cli.specs import chosen_on, requested
+from fedbc.cli.run import specifications
+from fedbc.cli.sweep import runs_progress
 from fedbc.cli.tables import of_report
 from fedbc.errors import InputError, unknown
 from fedbc.experiments.catalog import CATALOG, entry
 from fedbc.experiments.spec import RunSpec
+from fedbc.experiments.sweep import Line
 from fedbc.paper.methods import METHODS
 from fedbc.selection import spaces, tuning
 from fedbc.selection.calibration import measured_sparely
-from fedbc.selection.final import score_on_test, write_choice
+from fedbc.selection.final import chosen_on, score_on_test, write_choice
 from fedbc.selection.study import GRID, PRUNERS, SAMPLERS, Plan, library
 
 
@@ -105,7 +106,7 @@ def tune_command(
     Ctrl-C at any moment; the same command goes on. More --trials make a study longer.
     """
     library()
-    (base,) = requested((algorithm,), data_name, model_name, config, values).values()
+    (base,) = specifications((algorithm,), data_name, model_name, config, values).values()
     plan = _plan(base, grid, sampler, trials, searches, score, pruner, seeds, validation)
     about = _checked(plan, validation)
     folder = out or Path("runs") / f"tune-{algorithm}-{base.data['name']}"
@@ -197,7 +198,13 @@ def _checked(plan: Plan, validation: float) -> list[str]:
 
 
 def _carried_out(plan: Plan, folder: Path, workers: int | None, quiet: bool) -> None:
-    with counted("trials", plan.trials, tuning.finished(plan, folder), quiet=quiet) as on_line:
+    with runs_progress(plan.trials, tuning.finished(plan, folder), quiet) as (count, tell):
+
+        def on_line(line: Line) -> None:
+            count()
+            if "error" in line:
+                tell(f"{line['hash']}: {line['error']}")
+
         try:
             tuning.carry_out(plan, folder, workers=workers, on_line=on_line)
         except KeyboardInterrupt:

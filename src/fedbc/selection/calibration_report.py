@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from markupsafe import Markup, escape
 
 from fedbc.experiments.spec import RunSpec
-from fedbc.reports import Chart, Column, Page, Prose, Section, Table, Toggles, write_figure, write_table
+from fedbc.reports import Chart, Code, Column, Page, Prose, Section, Table, Toggles, write_figure, write_table
 from fedbc.selection.calibration import STARTS, Outcome
 
 GLOBAL = "z on all devices' validation sets"
@@ -52,6 +51,8 @@ def sentences(outcome: Outcome) -> list[str]:
 
 
 def _compared(outcome: Outcome) -> str:
+    from fedbc.reports import marks
+
     best, refs = outcome.best, outcome.references
     if refs.empty:
         return ""
@@ -59,14 +60,11 @@ def _compared(outcome: Outcome) -> str:
                      | (refs["global"] > best["global"]) & (refs["local"] >= best["local"])]  # fmt: skip
     beats = refs[(refs["global"] <= best["global"]) & (refs["local"] <= best["local"])]
     if len(beaten_by):
-        return f"Better than it in both: {_listed(beaten_by['method'])}."
-    better = f"It is better than {_listed(beats['method'])} in both, and" if len(beats) else "Of the reference methods"
+        return f"Better than it in both: {marks.listed(beaten_by['method'])}."
+    better = (
+        f"It is better than {marks.listed(beats['method'])} in both, and" if len(beats) else "Of the reference methods"
+    )
     return f"{better} none of {'them' if not len(beats) else 'the reference methods'} is better in both."
-
-
-def _listed(names: Any) -> str:
-    *first, last = list(names)
-    return f"{', '.join(first)} and {last}" if first else str(last)
 
 
 def percent(mean: float, spread: float) -> str:
@@ -134,41 +132,39 @@ def _points(outcome: Outcome) -> tuple[pd.DataFrame, list[str]]:
 def _front(outcome: Outcome, *, closer: bool) -> Chart:
     import altair as alt
 
+    from fedbc.reports import marks
+
     points, methods = _points(outcome)
-    best = points.iloc[[_shown_row(outcome, points)]].assign(label="recommended")
+    best = points.iloc[[_shown_row(outcome, points)]]
     front = points[points["front"]].sort_values("global")
     scales = {}
     for kind in ("global", "local"):
-        low, high = front[f"{kind}_low"].min(), front[f"{kind}_high"].max()
-        margin = max(0.5, 0.15 * (high - low))
-        domain = [max(0.0, low - margin), min(100.0, high + margin)]
+        at, spread = best[kind].iloc[0], best[f"{kind}_high"].iloc[0] - best[kind].iloc[0]
+        reach = max(2.5, 1.6 * spread)
+        domain = [max(0.0, at - reach), min(100.0, at + reach)]
         scales[kind] = alt.Scale(domain=domain, nice=False) if closer else alt.Scale(zero=False, padding=12)
     x = alt.X("global:Q", title="global accuracy, %", scale=scales["global"])
     y = alt.Y("local:Q", title="local accuracy, %", scale=scales["local"])
-    colour = alt.Color("method:N", scale=alt.Scale(domain=methods))
-    shown = "indexof(hidden, datum.method) < 0"
+    colour = marks.by_method(methods)
     tooltip = [alt.Tooltip("what:N", title="setting"), *_numbers()]
-    base = alt.Chart(points).transform_filter(shown)
-    across = base.mark_rule(opacity=0.35, clip=True).encode(
-        x=alt.X("global_low:Q"), x2="global_high:Q", y=y, color=colour
-    )
-    up = base.mark_rule(opacity=0.35, clip=True).encode(x=x, y=alt.Y("local_low:Q"), y2="local_high:Q", color=colour)
-    line = alt.Chart(front).mark_line(strokeDash=[4, 3], strokeWidth=1.5, opacity=0.7, clip=True, color="#8a94a0")
-    ring = alt.Chart(best).mark_point(size=330, strokeWidth=2.5, color="#D55E00", clip=True)
+    base = alt.Chart(marks.slim(points)).transform_filter(f"indexof({marks.HIDDEN}, datum.method) < 0")
+    rule = base.mark_rule(opacity=0.35, clip=True)
+    across = rule.encode(x=alt.X("global_low:Q", scale=scales["global"]), x2="global_high:Q", y=y, color=colour)
+    up = rule.encode(x=x, y=alt.Y("local_low:Q", scale=scales["local"]), y2="local_high:Q", color=colour)
+    line = alt.Chart(marks.slim(front)).mark_line(strokeDash=[4, 3], strokeWidth=1.5, clip=True, color="#8a94a0")
+    ring = alt.Chart(marks.slim(best)).mark_point(size=330, strokeWidth=2.5, color="#8a94a0", clip=True)
     dots = base.mark_point(filled=True, size=90, opacity=0.95, clip=True)
     layers = alt.layer(
         across, up, line.encode(x=x, y=y), ring.encode(x=x, y=y), dots.encode(x=x, y=y, color=colour, tooltip=tooltip)
-    ).add_params(alt.param(name="hidden", value=[]))
-    name = outcome.best["setting"]
-    words = "; ".join(
-        f"{r['what']}: global {r['global']:.1f} %, local {r['local']:.1f} %" for r in front.to_dict("records")
-    )
+    ).add_params(alt.param(name=marks.HIDDEN, value=[]))
+    rows = front.to_dict("records")
+    words = "; ".join(f"{r['what']}: global {r['global']:.1f} %, local {r['local']:.1f} %" for r in rows)
     return Chart(
         "front-closer" if closer else "front",
-        "The front, closer" if closer else "Global against local accuracy",
+        "Around the recommendation" if closer else "Global against local accuracy",
         layers.properties(width="container", height=340),
-        f"Pareto front between global and local accuracy ({words}); recommended is {name}.",
-        "The same around the front; what lies outside is cut off."
+        f"Pareto front between global and local accuracy ({words}); recommended is {outcome.best['setting']}.",
+        "The same, closer; what lies outside is cut off."
         if closer
         else "Up and right is better; lines through points are one standard deviation over seeds; the ring is the "
         "recommended setting, the dashed line joins the Pareto front.",
@@ -215,13 +211,14 @@ def _by_tolerance(outcome: Outcome) -> list[Chart]:
         )
         x = alt.X("gamma:N", title="tolerance gamma", sort=order, axis=alt.Axis(labelAngle=-40))
         y = alt.Y("mean:Q", title="accuracy, %", scale=alt.Scale(zero=False))
-        colour = alt.Color("which:N", scale=alt.Scale(domain=["global accuracy", "local accuracy"]))
+        scale = alt.Scale(domain=["global accuracy", "local accuracy"])
+        colour = alt.Color("which:N", scale=scale, legend=alt.Legend(symbolOpacity=1, title=None))
         base = alt.Chart(long)
         bars = base.mark_rule(opacity=0.5).encode(
             x=x, y=alt.Y("low:Q", scale=alt.Scale(zero=False)), y2="high:Q", color=colour
         )
         line = base.transform_filter("datum.fixed").mark_line(opacity=0.6).encode(x=x, y=y, color=colour)
-        shape = alt.Shape("which:N", scale=alt.Scale(domain=["global accuracy", "local accuracy"]))
+        shape = alt.Shape("which:N", scale=scale)
         dots = base.mark_point(filled=True, size=70, opacity=1).encode(
             x=x, y=y, color=colour, shape=shape, tooltip=["gamma:N", "which:N", alt.Tooltip("mean:Q", format=".1f")]
         )
@@ -259,7 +256,7 @@ def _draws(outcome: Outcome) -> Chart:
             color=alt.Color("which:N", scale=alt.Scale(domain=list(names.values()))),
             tooltip=["setting:N", "which:N", alt.Tooltip("share:Q", format=".0f")],
         )
-        .properties(width="container", height={"step": 13})
+        .properties(width="container", height=40 + 28 * len(frame))
     )
     words = ", ".join(f"{r['setting']} {r['chosen_share']:.0%}" for _, r in frame.iterrows() if r["chosen_share"] > 0)
     return Chart(
@@ -275,7 +272,6 @@ def page(outcome: Outcome, spec: RunSpec, about: list[str]) -> Page:
     """The whole page; `about` says what data and how many runs, and the score on the test sets if there is one."""
     tables = [settings_table(outcome), *([references_table(outcome)] if len(outcome.references) else [])]
     front, closer, *rest = charts(outcome)
-    toml = Markup("<pre>{}</pre>").format(escape(spec.to_toml()))
     _, methods = _points(outcome)
     return Page(
         "Calibration: global against local accuracy",
@@ -284,7 +280,9 @@ def page(outcome: Outcome, spec: RunSpec, about: list[str]) -> Page:
             Section("front", "The front", [front, closer]),
             Section("tolerance", "The tolerance", rest),
             Section("tables", "All numbers", tables),
-            Section("run", "The recommended run", [Prose("For fedbc run --config recommended.toml:"), Prose(toml)]),
+            Section(
+                "run", "The recommended run", [Prose("For fedbc run --config recommended.toml:"), Code(spec.to_toml())]
+            ),
         ],
         [Toggles("hidden", "Methods", methods)],
         f"Global accuracy: {GLOBAL}. Local accuracy: {LOCAL}.",

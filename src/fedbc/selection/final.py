@@ -1,4 +1,4 @@
-"""After a choice: the file to run it with, and its score on the test sets, once, trained on all the training data."""
+"""A choice: what it is made on, the file to run it with, its score on the test sets (once, on all the training data)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from fedbc import storage
+from fedbc.data.federation import Federation
+from fedbc.data.validation import held_out_sizes
 from fedbc.errors import FedBCError
 from fedbc.experiments import sweep
 from fedbc.experiments.spec import RunSpec
+from fedbc.models.base import Model
 
 
 def write_choice(path: Path, spec: RunSpec, comment: str) -> Path:
@@ -56,3 +59,15 @@ def score_on_test(
     values = {name: np.asarray([line["summary"][name] for line in lines], float) for name in columns}
     many = len(seeds) > 1
     return TestScore({k: (v.mean(), v.std(ddof=1) if many else 0.0) for k, v in values.items()}, len(seeds))
+
+
+def chosen_on(federation: Federation, model: Model, share: float, seeds: int) -> str:
+    """What a choice is made on, in words."""
+    taken = held_out_sizes(federation, share)
+    small = int((taken == 0).sum())
+    kept = f" ({small} devices had too few and keep all of theirs)" if small else ""
+    anew = f", held out anew for each of {seeds} seeds" if seeds > 1 else ""
+    return (
+        f"{federation.name}: {federation.devices} devices, model {model.name}. Chosen on {taken.sum()} validation "
+        f"examples, {share:.0%} of each device's training data{kept}{anew}. The test sets were not used for the choice."
+    )

@@ -6,10 +6,9 @@ import math
 from typing import Any
 
 import pandas as pd
-from markupsafe import Markup, escape
 
 from fedbc.experiments.spec import RunSpec
-from fedbc.reports import Chart, Column, Page, Prose, Section, Table
+from fedbc.reports import Chart, Code, Column, Page, Prose, Section, Table
 from fedbc.selection.calibration_report import write
 from fedbc.selection.spaces import Dimension
 from fedbc.selection.study import GRID, Plan
@@ -88,20 +87,24 @@ def charts(plan: Plan, outcome: Outcome) -> list[Chart]:
     return [*found, _importance(outcome)] if outcome.importance else found
 
 
-def _colour() -> Any:
+def _states(outcome: Outcome) -> dict[str, Any]:
+    """Colour and shape by how a trial ended."""
     import altair as alt
 
-    return alt.Color("state:N", scale=alt.Scale(domain=DOMAIN))
+    scale = alt.Scale(domain=[s for s in DOMAIN if s in set(outcome.trials["state"])])
+    legend = alt.Legend(symbolOpacity=1, title=None)
+    return {"color": alt.Color("state:N", scale=scale, legend=legend), "shape": alt.Shape("state:N", scale=scale)}
 
 
 def _shown(plan: Plan, outcome: Outcome) -> pd.DataFrame:
-    """Values in percent; a trial without one shows where it was when it ended."""
+    """Values in percent; a trial without one shows where it was when it ended, if it had come to a report."""
     frame = outcome.trials.copy()
-    frame["shown"] = 100 * frame["value"].fillna(frame["last_report"])
-    frame["best"] = 100 * frame["value"].cummax().ffill()
+    value = frame["value"].where(frame["state"] == "complete")
+    frame["shown"] = 100 * value.fillna(frame["last_report"])
+    frame["best"] = 100 * value.cummax().ffill()
     for name, d in plan.space.items():
         if d.values:
-            frame[name] = [f"{v:g}" if isinstance(v, float) else str(v) for v in frame[name]]
+            frame[name] = [_short(v) for v in frame[name]]
     return frame[frame["shown"].notna()]
 
 
@@ -133,8 +136,7 @@ def _history(plan: Plan, outcome: Outcome) -> Chart:
         dots.encode(
             x=x,
             y=y,
-            color=_colour(),
-            shape=alt.Shape("state:N", scale=alt.Scale(domain=DOMAIN)),
+            **_states(outcome),
             tooltip=_tooltip(plan),
         ),
     )
@@ -158,7 +160,7 @@ def _curves(plan: Plan, outcome: Outcome) -> Chart:
         .encode(
             x=alt.X("step:Q", title="round" if len(plan.seeds) == 1 else "round, seed after seed"),
             y=alt.Y("value:Q", title=f"{what(plan)}, %", scale=alt.Scale(zero=False)),
-            color=_colour(),
+            color=_states(outcome)["color"],
             detail="trial:N",
             tooltip=["trial:N", "state:N", "step:Q", alt.Tooltip("value:Q", format=".2f")],
         )
@@ -179,7 +181,7 @@ def _slice(plan: Plan, outcome: Outcome, name: str) -> Chart:
 
     d = plan.space[name]
     if d.values:
-        order = [f"{v:g}" if isinstance(v, float) else str(v) for v in d.values]
+        order = [_short(v) for v in d.values]
         x = alt.X(f"{name}:N", sort=order, axis=alt.Axis(labelAngle=0), title=name)
     else:
         scale = alt.Scale(type="log" if d.log else "linear", domain=[d.low, d.high], nice=False)
@@ -190,8 +192,7 @@ def _slice(plan: Plan, outcome: Outcome, name: str) -> Chart:
         .encode(
             x=x,
             y=alt.Y("shown:Q", title=f"{what(plan)}, %", scale=alt.Scale(zero=False)),
-            color=_colour(),
-            shape=alt.Shape("state:N", scale=alt.Scale(domain=DOMAIN)),
+            **_states(outcome),
             tooltip=_tooltip(plan),
         )
         .properties(width="container", height=240)
@@ -205,46 +206,44 @@ def _parallel(plan: Plan, outcome: Outcome) -> Chart:
 
     frame = outcome.trials[outcome.trials["state"] == "complete"]
     axes = [*plan.space, "accuracy"]
-    rows = []
     low, high = frame["value"].min(), frame["value"].max()
+    rows = []
     for t in frame.to_dict("records"):
         at = {n: _place(d, t[n]) for n, d in plan.space.items()}
         at["accuracy"] = (t["value"] - low) / (high - low) if high > low else 1.0
-        point = said({n: t[n] for n in plan.space})
-        rows += [
-            {"trial": t["trial"], "axis": a, "place": at[a], "accuracy": 100 * t["value"], "point": point} for a in axes
-        ]
-    chart = (
+        about = {"trial": t["trial"], "accuracy": 100 * t["value"], "point": said({n: t[n] for n in plan.space})}
+        rows += [{**about, "axis": axis, "place": at[axis]} for axis in axes]
+    ends = {n: (d.values[0], d.values[-1]) if d.values else (d.low, d.high) for n, d in plan.space.items()}
+    ends["accuracy"] = (f"{100 * low:.1f} %", f"{100 * high:.1f} %")
+    labels = [{"axis": n, "place": i, "label": _short(v)} for n, pair in ends.items() for i, v in enumerate(pair)]
+    x = alt.X("axis:N", sort=axes, title=None, axis=alt.Axis(labelAngle=0, grid=True), scale=alt.Scale(padding=0.15))
+    scale = alt.Scale(domain=[-0.08, 1.08], nice=False)
+    y = alt.Y("place:Q", title=None, axis=None, scale=scale)
+    legend = alt.Legend(title=f"{what(plan)}, %", gradientLength=160, format=".1f", tickCount=3)
+    lines = (
         alt.Chart(pd.DataFrame(rows))
-        .mark_line(strokeWidth=1.6, opacity=0.75)
+        .mark_line(strokeWidth=1.8, opacity=0.8)
         .encode(
-            x=alt.X(
-                "axis:N", sort=axes, title=None, axis=alt.Axis(labelAngle=0, grid=True), scale=alt.Scale(padding=0.1)
-            ),
-            y=alt.Y(
-                "place:Q",
-                title="lowest to highest",
-                axis=alt.Axis(labels=False, ticks=False),
-                scale=alt.Scale(domain=[0, 1]),
-            ),
+            x=x,
+            y=y,
             detail="trial:N",
-            color=alt.Color(
-                "accuracy:Q",
-                scale=alt.Scale(scheme="viridis"),
-                legend=alt.Legend(title=f"{what(plan)}, %", gradientLength=160, format=".1f", tickCount=3),
-            ),
+            color=alt.Color("accuracy:Q", scale=alt.Scale(range=["#56B4E9", "#D55E00"]), legend=legend),
             tooltip=["trial:N", "point:N", alt.Tooltip("accuracy:Q", format=".2f")],
         )
-        .properties(width="container", height=280)
     )
+    words = alt.Chart(pd.DataFrame(labels)).mark_text(fontSize=11, align="left", dx=6).encode(x=x, y=y, text="label:N")
     return Chart(
         "parallel",
         "All hyper-parameters together",
-        chart,
+        alt.layer(lines, words).properties(width="container", height=300),
         f"Parallel coordinates of {len(frame)} completed trials; the best has {said(outcome.best)}.",
         "A line a completed trial, through its values; each axis from its lowest to its highest.",
         wide=True,
     )
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _place(d: Dimension, value: Any) -> float:
@@ -266,7 +265,7 @@ def _importance(outcome: Outcome) -> Chart:
             y=alt.Y("name:N", sort="-x", title=None),
             tooltip=["name:N", alt.Tooltip("share:Q", format=".0f")],
         )
-        .properties(width="container", height={"step": 28})
+        .properties(width="container", height=20 + 28 * len(frame))
     )
     words = ", ".join(f"{n} {v:.0%}" for n, v in outcome.importance.items())
     return Chart("importance", "What matters", chart, f"Importance of each hyper-parameter: {words}.",
@@ -276,7 +275,6 @@ def _importance(outcome: Outcome) -> Chart:
 def page(plan: Plan, outcome: Outcome, spec: RunSpec, about: list[str]) -> Page:
     """The whole page."""
     history, curves, *rest = charts(plan, outcome)
-    toml = Markup("<pre>{}</pre>").format(escape(spec.to_toml()))
     return Page(
         f"Tuning {plan.base.algorithm['name']}",
         [Prose(s) for s in sentences(plan, outcome)] + [Prose(a, soft=True) for a in about],
@@ -284,7 +282,7 @@ def page(plan: Plan, outcome: Outcome, spec: RunSpec, about: list[str]) -> Page:
             Section("history", "Trials", [history, curves]),
             Section("parameters", "Hyper-parameters", rest),
             Section("tables", "All trials", [trials_table(plan, outcome)]),
-            Section("run", "The best run", [Prose("For fedbc run --config best.toml:"), Prose(toml)]),
+            Section("run", "The best run", [Prose("For fedbc run --config best.toml:"), Code(spec.to_toml())]),
         ],
         footer=f"Searched: {' '.join(map(str, plan.space.values()))}. Pruner: {plan.pruner}.",
     )
