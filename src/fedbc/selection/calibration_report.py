@@ -194,11 +194,11 @@ def _by_tolerance(outcome: Outcome) -> list[Chart]:
         if rows.empty:
             continue
         key = [(math.inf, 1) if isinstance(t, str) else (float(t), 0) for t in rows["tolerance"]]
-        order = [rows["gamma"].iloc[i].removeprefix("gamma ") for i in sorted(range(len(key)), key=key.__getitem__)]
+        order = [_word(rows["gamma"].iloc[i]) for i in sorted(range(len(key)), key=key.__getitem__)]
         long = pd.DataFrame(
             [
                 {
-                    "gamma": r["gamma"].removeprefix("gamma "),
+                    "gamma": _word(r["gamma"]),
                     "which": f"{kind} accuracy",
                     "mean": 100 * r[kind],
                     "low": 100 * (r[kind] - np.nan_to_num(r[f"{kind}_std"])),
@@ -235,6 +235,10 @@ def _by_tolerance(outcome: Outcome) -> list[Chart]:
             )
         )
     return found
+
+
+def _word(gamma: str) -> str:
+    return gamma.replace("gamma", "").strip()
 
 
 def _draws(outcome: Outcome) -> Chart:

@@ -1,4 +1,4 @@
-"""A choice: what it is made on, the file to run it with, its score on the test sets (once, on all the training data)."""
+"""A choice: what it is made on, the file to run it with, and its score on the test sets, once it is made."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,6 @@ SAMPLERS = {
     "random": "RandomSampler",
     "cmaes": "CmaEsSampler",
     "qmc": "QMCSampler",
-    "gp": "GPSampler",
 }
 PRUNERS = ("median", "halving", "none")
 GRID = "grid"
@@ -161,7 +161,9 @@ def _sampler(optuna: Any, plan: Plan, seed: int) -> Any:
         raise unknown("sampler", plan.sampler, SAMPLERS)
     kind = getattr(optuna.samplers, SAMPLERS[plan.sampler])
     if plan.sampler == "qmc":  # a sequence, scrambled once: its place in it is kept by the study
-        return kind(seed=plan.seeds[0], warn_independent_sampling=False, warn_asynchronous_seeding=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            return kind(seed=plan.seeds[0], warn_independent_sampling=False, warn_asynchronous_seeding=False)
     return kind(seed=seed)
 
 
