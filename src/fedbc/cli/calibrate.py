@@ -116,7 +116,7 @@ def calibrate_command(
         validation,
         _tolerances(tolerances),
         points,
-        tuple(starts.split(",")),
+        tuple(dict.fromkeys(starts.split(","))),
     )
     about = _checked(plan)
     folder = out or Path("runs") / f"calibrate-{base.data['name']}"

@@ -192,18 +192,19 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def prepare(study: optuna.Study, plan: Plan) -> int:
-    """Enqueue the grid once, and again what was cut off; how many trials are to be done."""
+    """Enqueue the grid, each point once, and again what was cut off; how many trials are to be done."""
     from optuna.trial import TrialState
 
     states = (TrialState.COMPLETE, TrialState.PRUNED)
-    if plan.sampler == GRID and not study.get_trials(deepcopy=False):
-        for point in spaces.points(plan.space):
+    if plan.sampler == GRID:
+        there = [t.system_attrs.get("fixed_params", t.params) for t in study.get_trials(deepcopy=False)]
+        for point in (p for p in spaces.points(plan.space) if p not in there):
             study.enqueue_trial(point)
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-        study.tell(trial.number, state=TrialState.FAIL)
         attempt = trial.user_attrs.get("attempt", 1)
         if trial.params and attempt < ATTEMPTS:
             study.enqueue_trial(dict(trial.params), user_attrs={"attempt": attempt + 1})
+        study.tell(trial.number, state=TrialState.FAIL)  # last: an end in between costs a trial twice, not a point
     if plan.sampler == GRID:
         return len(study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
     return max(0, plan.trials - len(study.get_trials(deepcopy=False, states=states)) - _given_up(study))
