@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 from fedbc import __version__
+from fedbc.cli.calibrate import calibrate_command
 from fedbc.cli.compare import compare_command
 from fedbc.cli.deploy import deploy_group
 from fedbc.cli.errors import Stopped
@@ -15,6 +16,7 @@ from fedbc.cli.inspect import data_group, list_command, show_command
 from fedbc.cli.paper import paper_group
 from fedbc.cli.run import run_command
 from fedbc.cli.sweep import sweep_command
+from fedbc.cli.tune import tune_command
 from fedbc.errors import Diverged, FedBCError
 
 EXIT_BAD_INPUT = 2
@@ -31,6 +33,8 @@ fedbc.add_command(run_command)
 fedbc.add_command(list_command)
 fedbc.add_command(show_command)
 fedbc.add_command(sweep_command)
+fedbc.add_command(calibrate_command)
+fedbc.add_command(tune_command)
 fedbc.add_command(compare_command)
 fedbc.add_command(paper_group)
 fedbc.add_command(data_group)

@@ -39,7 +39,11 @@ def explanation(results: Mapping[str, Result]) -> str:
         mean = (
             f"Means over the last {summary['last_rounds']} rounds ({summary['evaluated_of_them']} of them evaluated). "
         )
+    share = next(iter(results.values())).spec.get("run", {}).get("validation")
+    sets = "test" if share is None else "validation"
+    held_out = "" if share is None else f" Validation: {share:.0%} of each device's training data; no test data."
     return (
-        f"{mean}Global accuracy: the global model z on all devices' test sets. Local accuracy: each device's own "
-        "model x_i on its own test set, mean over devices. Variance and worst device: z on each device's test set."
+        f"{mean}Global accuracy: the global model z on all devices' {sets} sets. Local accuracy: each device's own "
+        f"model x_i on its own {sets} set, mean over devices. Variance and worst device: z on each device's {sets} "
+        f"set.{held_out}"
     )

@@ -8,6 +8,7 @@ from fedbc.data.partition import from_partition
 from fedbc.data.picture import picture
 from fedbc.data.shakespeare import OtherEditionWarning, shakespeare
 from fedbc.data.synthetic import synthetic
+from fedbc.data.validation import held_out
 
 __all__ = [
     "Federation",
@@ -16,6 +17,7 @@ __all__ = [
     "cifar10",
     "federation",
     "from_partition",
+    "held_out",
     "mnist",
     "partition",
     "picture",

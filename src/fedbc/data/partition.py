@@ -263,7 +263,12 @@ def from_partition(
         train.append(kept)
         test.append(held_out)
     return from_splits(
-        _gather(examples, labels, train), _gather(examples, labels, test), classes=classes, name=name, **rest
+        _gather(examples, labels, train),
+        _gather(examples, labels, test),
+        classes=classes,
+        name=name,
+        ordered=split == "ordered",
+        **rest,
     )
 
 

@@ -31,9 +31,11 @@ class Option:
         return self.annotation == "bool"
 
     def from_plain(self, value: Any) -> Any:
-        """A value from JSON or TOML, where sequences are lists and JSON's infinity is a word."""
+        """A value from JSON or TOML, where sequences are lists, and JSON's infinity and TOML's None are words."""
         if isinstance(value, list):
             return tuple(value)
+        if value == "none" and "None" in self.annotation:
+            return None
         return math.inf if value == "inf" and "float" in self.annotation else value
 
     def parse(self, text: str) -> Any:

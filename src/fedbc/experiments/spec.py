@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -51,6 +52,9 @@ class RunSpec:
         for name in self.run:
             if name not in RUN_OPTIONS:
                 raise unknown("run: argument", name, RUN_OPTIONS)
+        # TOML has no None: a word stands for it where None is accepted.
+        run = {k: None if v == "none" and "None" in str(RUN_OPTIONS[k].annotation) else v for k, v in self.run.items()}
+        object.__setattr__(self, "run", run)
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> RunSpec:
@@ -88,6 +92,18 @@ class RunSpec:
         full["run"]["evaluate"] = list(full["run"]["evaluate"])
         return full
 
+    def to_toml(self) -> str:
+        """The file that `fedbc run --config` takes: every value that TOML can say, the defaults included."""
+        lines = []
+        for part, table in self.to_dict().items():
+            options = RUN_OPTIONS if part == "run" else entry(part, table["name"]).options
+            said = {
+                k: "none" if v is None and options[k].default is not None else v  # type: ignore[attr-defined]
+                for k, v in table.items()
+            }
+            lines += [f"[{part}]", *toml_lines(said), ""]
+        return "\n".join(lines)
+
     def run_arguments(self) -> dict[str, Any]:
         """The arguments of `simulate` besides algorithm, model and federation."""
         run = self.to_dict()["run"]
@@ -110,6 +126,19 @@ def fine_tune_from(table: object) -> FineTune:
         if name not in names:
             raise unknown("fine_tune: argument", name, names)
     return FineTune(**table)
+
+
+def toml_lines(table: Mapping[str, Any]) -> list[str]:
+    """A table's assignments in TOML; what is None is left out."""
+    return [f"{key} = {_literal(value)}" for key, value in table.items() if value is not None]
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(toml_lines(value))} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_literal(v) for v in value)}]"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else repr(value)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -83,6 +83,8 @@ def fingerprint(spec: RunSpec) -> str:
     """A hash of the whole specification, defaults included; `lanes` does not count, it is how and not what."""
     full = spec.to_dict()
     full["run"].pop("lanes")
+    if full["run"]["validation"] is None:  # results from before there was this argument are still found
+        del full["run"]["validation"]
     return hashlib.sha256(storage.to_json(full).encode()).hexdigest()[:16]
 
 
@@ -100,8 +102,14 @@ def read_results(path: Path) -> dict[str, Line]:
     return lines
 
 
-def carry_out(text: str) -> Line:
-    """Run one specification, given as JSON, in this process."""
+def forget(path: Path, hashes: set[str]) -> None:
+    """Take runs out of a results file, so that they are run again."""
+    kept = [json.dumps(line) for h, line in read_results(path).items() if h not in hashes]
+    storage.write_atomically(path, "".join(text + "\n" for text in kept))
+
+
+def carry_out(text: str, keep: Callable[[Any], Line] | None = None) -> Line:
+    """Run one specification, given as JSON, in this process; `keep` takes more of the result into the line."""
     from fedbc.simulation.simulate import simulate, versions
 
     began = time.perf_counter()
@@ -109,7 +117,9 @@ def carry_out(text: str) -> Line:
     line: Line = {"hash": fingerprint(spec), "spec": spec.to_dict()}
     try:
         algorithm, model, federation = spec.build()
-        line["summary"] = simulate(algorithm, model, federation, **spec.run_arguments()).summary()
+        result = simulate(algorithm, model, federation, **spec.run_arguments())
+        line["summary"] = result.summary()
+        line |= keep(result) if keep is not None else {}
     except FedBCError as error:
         line["error"] = f"{type(error).__name__}: {error}"
     return line | {"seconds": time.perf_counter() - began, "versions": versions()}

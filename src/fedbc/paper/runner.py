@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedbc import runtime, storage
+from fedbc import runtime
 from fedbc.experiments.spec import RunSpec
-from fedbc.experiments.sweep import Line, fingerprint, read_results, run_sweep
+from fedbc.experiments.sweep import Line, fingerprint, forget, read_results, run_sweep
 from fedbc.paper import measure
 from fedbc.paper.catalogue import EXPERIMENTS, Choices, Experiment, Run
 from fedbc.paper.tuning import TUNINGS, Tuning, read_choices, write_choices
@@ -104,7 +103,7 @@ class Runner:
         path = self.store.folder / file
         failed = [s for s in todo if fingerprint(s) in read_results(path)]
         if failed:
-            _drop(path, {fingerprint(s) for s in failed})
+            forget(path, {fingerprint(s) for s in failed})
         run_sweep(todo, path, workers=self.workers, ray=self.ray, on_line=on_line, how=how)
 
     def status(self, names: Iterable[str] = EXPERIMENTS, *, full: bool = False) -> list[Status]:
@@ -175,9 +174,3 @@ def tunings_of(experiment: Experiment, *, full: bool) -> list[str]:
 
 def _specs(runs: list[Run]) -> list[RunSpec]:
     return list({r.hash: r.spec for r in runs if r.spec is not None}.values())
-
-
-def _drop(path: Path, hashes: set[str]) -> None:
-    """Take lines of runs that failed out of a file, so that they are run again."""
-    kept = [json.dumps(line) for h, line in read_results(path).items() if h not in hashes]
-    storage.write_atomically(path, "".join(text + "\n" for text in kept))

@@ -16,7 +16,7 @@ from typing import Any
 
 from fedbc import storage
 from fedbc.errors import InputError
-from fedbc.experiments.spec import RunSpec
+from fedbc.experiments.spec import RunSpec, toml_lines
 from fedbc.experiments.sweep import Line, fingerprint
 from fedbc.paper import methods
 from fedbc.paper.catalogue import SEEDS, Choices, images, shakespeare, synthetic
@@ -203,14 +203,14 @@ def write_choices(folder: Path, tuning: Tuning, results: Results) -> Path:
     ]
     if tuning.near:
         lines.append("# Methods other than FedAvg searched FedAvg's best rate and its neighbours in the grid.")
-    lines += ["", "[data]", *_toml(example.data), "", "[run]", *_toml(_reported_run(tuning, example))]
+    lines += ["", "[data]", *toml_lines(example.data), "", "[run]", *toml_lines(_reported_run(tuning, example))]
     for key, algorithm in chosen.items():
         if algorithm is None:
             continue
         method = METHODS[key]
         score = 100 * tuning.score(method, algorithm, results)
         lines += ["", f"# {method.label}: {method.score.replace('_', ' ')} {score:.2f} % in tuning"]
-        lines += ["[[sweep]]", f"algorithm = {{ {', '.join(_toml(algorithm))} }}"]
+        lines += ["[[sweep]]", f"algorithm = {{ {', '.join(toml_lines(algorithm))} }}"]
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{tuning.name}.toml"
     storage.write_atomically(file, "\n".join(lines) + "\n")
@@ -220,17 +220,3 @@ def write_choices(folder: Path, tuning: Tuning, results: Results) -> Path:
 def _reported_run(tuning: Tuning, spec: RunSpec) -> dict[str, Any]:
     reported = tuning.build(tuning.setting, SEEDS[0], dict(spec.algorithm)).run
     return {k: v for k, v in reported.items() if k != "fine_tune"}
-
-
-def _toml(table: Mapping[str, Any]) -> list[str]:
-    return [f"{key} = {_literal(value)}" for key, value in table.items() if value is not None]
-
-
-def _literal(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return f'"{value}"'
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_literal(v) for v in value)}]"
-    return repr(value)

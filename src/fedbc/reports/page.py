@@ -35,12 +35,19 @@ class Prose:
 
 
 @dataclass(frozen=True)
+class Code:
+    """Text as it is, such as a file's content; what is wider than the screen scrolls by itself."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Section:
     """A heading, with an anchor in the page's contents, and what stands below it."""
 
     anchor: str
     title: str
-    parts: Sequence[Prose | Table | Chart]
+    parts: Sequence[Prose | Code | Table | Chart]
 
     @property
     def blocks(self) -> list[tuple[str, list[Any]]]:

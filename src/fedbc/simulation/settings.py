@@ -10,6 +10,7 @@ from fedbc import checks
 from fedbc.algorithms.base import Algorithm
 from fedbc.algorithms.finetune import FineTune
 from fedbc.data.federation import Federation
+from fedbc.data.validation import held_out_sizes
 from fedbc.errors import InputError
 from fedbc.models.base import Model
 from fedbc.simulation.evaluation import DEFAULT, EVALUATIONS
@@ -28,6 +29,7 @@ class Settings:
     evaluate_every: int = 1
     fine_tune: FineTune | None = None
     lanes: int | None = None
+    validation: float | None = None
 
     def __post_init__(self) -> None:
         checks.integer("epochs", self.epochs, at_least=1)
@@ -36,6 +38,8 @@ class Settings:
         for name in ("batch_size", "sample", "lanes"):
             if getattr(self, name) is not None:
                 checks.integer(name, getattr(self, name), at_least=1)
+        if self.validation is not None:
+            checks.number("validation", self.validation, above=0, below=1)
         for what in self.evaluate:
             checks.choice("evaluate", what, EVALUATIONS)
         if self.fine_tune is not None and not isinstance(self.fine_tune, FineTune):
@@ -59,6 +63,8 @@ class Settings:
                 f"sample={self.sample} is not accepted: the federation has {federation.devices} devices, "
                 f"give a whole number from 1 to {federation.devices}"
             )
+        if self.validation is not None:
+            held_out_sizes(federation, self.validation)
         algorithm.check_population(1 if self.pooled else federation.devices)
         _check_fit(model, federation)
 

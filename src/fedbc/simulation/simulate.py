@@ -53,6 +53,7 @@ def simulate(
     evaluate_every: int = 1,
     fine_tune: FineTune | None = None,
     lanes: int | None = None,
+    validation: float | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 20,
     resume: bool = False,
@@ -74,12 +75,17 @@ def simulate(
         the algorithm asks for it (MAML-type methods do).
     lanes: parallel lanes of devices; by default one a core. Sums over devices are formed lane by lane, so another
         number of lanes agrees up to the rounding of floating-point sums, the same number to the bit.
+    validation: hold this share of each device's training examples out, drawn by `seed`, and measure on them instead of
+        the test sets, which are not used: for choosing hyper-parameters.
     checkpoint, checkpoint_every: a folder to write the run's whole state to, every so many rounds.
     resume: go on from the folder's checkpoint, to the same bits as an uninterrupted run.
     debug: no compilation, one device after the other; errors name round, device and stage.
     on_round: called with each row of history.
     """
-    settings = Settings(epochs, batch_size, sample, pooled, seed, tuple(evaluate), evaluate_every, fine_tune, lanes)
+    evaluate = tuple(evaluate)
+    settings = Settings(
+        epochs, batch_size, sample, pooled, seed, evaluate, evaluate_every, fine_tune, lanes, validation
+    )
     run = Simulation(algorithm, model, federation, settings, debug=debug)
     checks.integer("rounds", rounds, at_least=1)
     checks.integer("checkpoint_every", checkpoint_every, at_least=1)
@@ -120,6 +126,8 @@ class Simulation:
         self, algorithm: Algorithm, model: Model, federation: Federation, settings: Settings, *, debug: bool = False
     ) -> None:
         settings.check(algorithm, model, federation)
+        if settings.validation is not None:
+            federation = data.held_out(federation, settings.validation, settings.seed)
         if settings.pooled:
             federation = data.pooled(federation)
         seed, sample = settings.seed, settings.sample
