@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from fedbc import storage
+from fedbc import progress, storage
 from fedbc.cli import options, tables
 from fedbc.cli.errors import Stopped
 from fedbc.errors import InputError, Interrupted
@@ -165,9 +160,9 @@ def _carry_out(
     results = {}
     again = f"go on with: fedbc run --resume {parent}"
     try:
-        with _progress(quiet) as track:
+        with progress.shown(quiet=quiet) as display:
             for name, (folder, spec) in jobs.items():
-                on_round = track(name, spec.to_dict()["run"]["rounds"])
+                on_round = display.run(name, spec.to_dict()["run"]["rounds"])
                 results[name] = runs.carry_out(
                     folder, spec, built[name], checkpoint_every=checkpoint_every, debug=debug, on_round=on_round
                 )
@@ -176,38 +171,3 @@ def _carry_out(
     except KeyboardInterrupt:
         raise Stopped(f"stopped; {again}") from None
     return results
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[str, int], Callable[[dict[str, Any]], None]]]:
-    """A bar an algorithm on a terminal; nothing where standard error is not one."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]:>11}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[accuracy]}"),
-    )
-    with Progress(*columns, console=console, disable=quiet or not sys.stderr.isatty()) as progress:
-
-        def track(name: str, rounds: int) -> Callable[[dict[str, Any]], None]:
-            task = progress.add_task(name, total=rounds, rate="compiling", accuracy="")
-            began: list[float] = []
-
-            def on_round(row: dict[str, Any]) -> None:
-                began.append(began[0] if began else time.perf_counter())
-                done = len(began) - 1
-                fields: dict[str, Any] = {}
-                if done:
-                    fields["rate"] = f"{done / (time.perf_counter() - began[0]):.0f} rounds/s"
-                if row.get("global_accuracy") == row.get("global_accuracy") and "global_accuracy" in row:
-                    fields["accuracy"] = f"global accuracy {100 * row['global_accuracy']:.1f} %"
-                progress.update(task, completed=row["round"], **fields)
-
-            return on_round
-
-        yield track

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedbc import progress
 from fedbc.cli.errors import Stopped
 from fedbc.errors import InputError
 from fedbc.experiments import sweep
@@ -43,18 +42,11 @@ def sweep_command(file: Path, out: Path | None, workers: int | None, ray: str | 
     specs = sweep.read_sweep(file)
     results = out or file.with_suffix(".jsonl")
     hashes = [sweep.fingerprint(spec) for spec in specs]
-    done = sum(h in sweep.read_results(results) for h in hashes)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    shown = not quiet and sys.stderr.isatty()
-    with Progress(
-        *columns, TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True), disable=not shown
-    ) as bar:
-        task = bar.add_task("runs", total=len(specs), completed=done)
+    with progress.shown(quiet=quiet) as display:
 
         def on_line(line: dict[str, Any]) -> None:
-            bar.advance(task)
-            if "error" in line and not quiet:
-                bar.console.print(f"{line['hash']}: {line['error']}", highlight=False, soft_wrap=True)
+            if "error" in line:
+                display.say(f"{line['hash']}: {line['error']}")
 
         try:
             sweep.run_sweep(specs, results, workers=workers, ray=ray, on_line=on_line)
