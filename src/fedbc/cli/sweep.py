@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedbc import progress
+from fedbc.cli import tracking
 from fedbc.cli.errors import Stopped
 from fedbc.errors import InputError
 from fedbc.experiments import sweep
@@ -24,8 +26,20 @@ ABSENT = "–"
 @click.option("--workers", type=int, help="Worker processes; one a core if not given.")
 @click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster instead; `local` starts Ray on this machine.")
 @click.option("--best", default=10, show_default=True, help="How many of the best runs to show.")
+@tracking.options
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-def sweep_command(file: Path, out: Path | None, workers: int | None, ray: str | None, best: int, quiet: bool) -> None:
+def sweep_command(
+    file: Path,
+    out: Path | None,
+    workers: int | None,
+    ray: str | None,
+    best: int,
+    quiet: bool,
+    tensorboard: Path | None,
+    mlflow: str | None,
+    wandb: bool,
+    wandb_project: str,
+) -> None:
     """Run the specifications of FILE (TOML); what the results file holds already is not run again.
 
     \b
@@ -40,6 +54,9 @@ def sweep_command(file: Path, out: Path | None, workers: int | None, ray: str | 
     if workers is not None and workers < 1:
         raise InputError(f"workers={workers} is not accepted: give a whole number >= 1")
     specs = sweep.read_sweep(file)
+    wanted = tracking.Wanted(tensorboard, mlflow, wandb_project if wandb else None)
+    wanted.check()
+    how = functools.partial(sweep.carry_out, track=wanted.named)
     results = out or file.with_suffix(".jsonl")
     hashes = [sweep.fingerprint(spec) for spec in specs]
     with progress.shown(quiet=quiet) as display:
@@ -49,7 +66,7 @@ def sweep_command(file: Path, out: Path | None, workers: int | None, ray: str | 
                 display.say(f"{line['hash']}: {line['error']}")
 
         try:
-            sweep.run_sweep(specs, results, workers=workers, ray=ray, on_line=on_line)
+            sweep.run_sweep(specs, results, workers=workers, ray=ray, on_line=on_line, how=how)
         except KeyboardInterrupt:
             raise Stopped(f"stopped; what is done is in {results}, the same command goes on") from None
     if not quiet:

@@ -18,6 +18,7 @@ wall time. A run whose hash is there is not run again, so a sweep that was stopp
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import itertools
@@ -34,6 +35,7 @@ from typing import Any
 from fedbc import progress, runtime, storage
 from fedbc.errors import FedBCError, InputError, unknown
 from fedbc.experiments.spec import PARTS, RunSpec, read_toml
+from fedbc.trackers import Tracker
 
 Line = dict[str, Any]
 """One line of results: hash, spec, seconds, and summary or error."""
@@ -104,8 +106,12 @@ def read_results(path: Path) -> dict[str, Line]:
     return lines
 
 
-def carry_out(text: str) -> Line:
-    """Run one specification, given as JSON, in this process."""
+Track = Callable[[str, Mapping[str, Any]], list[Tracker]]
+"""Makes the trackers of a run from a name and its specification; a function that can be sent to another process."""
+
+
+def carry_out(text: str, track: Track | None = None) -> Line:
+    """Run one specification, given as JSON, in this process; `track` makes trackers for it."""
     from fedbc.simulation.simulate import simulate, versions
 
     began = time.perf_counter()
@@ -113,8 +119,19 @@ def carry_out(text: str) -> Line:
     line: Line = {"hash": fingerprint(spec), "spec": spec.to_dict()}
     try:
         algorithm, model, federation = spec.build()
-        result = simulate(algorithm, model, federation, **spec.run_arguments(), on_round=tell_round)
-        line["summary"] = result.summary()
+        with contextlib.ExitStack() as stack:
+            made = track(f"{spec.algorithm['name']}-{line['hash']}", line["spec"]) if track is not None else []
+            trackers = [stack.enter_context(tracker) for tracker in made]
+
+            def on_round(row: Mapping[str, Any]) -> None:
+                tell_round(row)
+                for tracker in trackers:
+                    tracker(row)
+
+            summary = simulate(algorithm, model, federation, **spec.run_arguments(), on_round=on_round).summary()
+            for tracker in trackers:
+                tracker.finish(summary)
+        line["summary"] = summary
     except FedBCError as error:
         line["error"] = f"{type(error).__name__}: {error}"
     return line | {"seconds": time.perf_counter() - began, "versions": versions()}
