@@ -150,24 +150,38 @@ def run_sweep(
 ) -> None:
     """Run what `results` does not hold yet, and append a line for each run as it ends; `how` may keep more of a run.
 
-    The open display (`fedbc.progress.shown`), if there is one, shows it under `name`; `done` counts runs as done that
-    are not among `specs`.
+    For `name` and `done`, see `carry_out_all`.
     """
     known = read_results(results)
-    todo = {storage.to_json(s.to_dict()): s for s in specs if fingerprint(s) not in known}
-    bars = progress.current().sweep(name, done + len(specs), done + len(specs) - len(todo))
-    if not todo:
-        return
-    names = dict(zip(todo, labels(list(todo.values())), strict=True))
-    if ray is not None:
-        lines = _on_ray(names, ray, how, bars)
-    else:
-        lines = _on_processes(names, workers or runtime.usable_cores(), how, bars)
+    todo = [s for s in specs if fingerprint(s) not in known]
+    done += len(specs) - len(todo)
+    for line in carry_out_all(todo, workers=workers, ray=ray, how=how, name=name, done=done):
+        append_line(results, line)
+        if on_line is not None:
+            on_line(line)
+
+
+def carry_out_all(
+    specs: list[RunSpec],
+    *,
+    workers: int | None = None,
+    ray: str | None = None,
+    how: CarryOut = carry_out,
+    name: str = "runs",
+    done: int = 0,
+) -> Iterator[Line]:
+    """Run specifications in worker processes or on Ray; their lines come as they end.
+
+    The open display (`fedbc.progress.shown`), if there is one, shows them under `name`, with `done` runs more that are
+    done already.
+    """
+    bars = progress.current().sweep(name, done + len(specs), done)
+    names = dict(zip([storage.to_json(s.to_dict()) for s in specs], labels(specs), strict=True))
     try:
-        for line in lines:
-            append_line(results, line)
-            if on_line is not None:
-                on_line(line)
+        if names and ray is not None:
+            yield from _on_ray(names, ray, how, bars)
+        elif names:
+            yield from _on_processes(names, workers or runtime.usable_cores(), how, bars)
     finally:
         bars.close()
 
