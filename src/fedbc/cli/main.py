@@ -15,6 +15,7 @@ from fedbc.cli.inspect import data_group, list_command, show_command
 from fedbc.cli.paper import paper_group
 from fedbc.cli.run import run_command
 from fedbc.cli.sweep import sweep_command
+from fedbc.cli.watch import watch_command
 from fedbc.errors import Diverged, FedBCError
 
 EXIT_BAD_INPUT = 2
@@ -30,6 +31,7 @@ def fedbc() -> None:
 fedbc.add_command(run_command)
 fedbc.add_command(list_command)
 fedbc.add_command(show_command)
+fedbc.add_command(watch_command)
 fedbc.add_command(sweep_command)
 fedbc.add_command(compare_command)
 fedbc.add_command(paper_group)
