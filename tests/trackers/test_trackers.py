@@ -1,9 +1,11 @@
 """Trackers with the real libraries, offline: what they hold is read back by their own readers."""
 
 import functools
+import re
 import struct
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -210,6 +212,15 @@ def test_the_options_of_the_command_line(cli, tmp_path):
     (bc, config, rows, _), (avg, *_) = in_wandb(tmp_path)
     assert [bc.display_name, avg.display_name] == [f"{name}-fedbc", f"{name}-fedavg"]
     assert (bc.project, config["algorithm"]["name"], len(rows)) == ("mine", "fedbc", 2)
+
+
+def test_the_documentations_snippet(tmp_path):
+    text = (Path(__file__).parents[2] / "docs" / "live.md").read_text()
+    (snippet,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names = {}
+    exec(compile(snippet, "docs/live.md", "exec"), names)
+    board = in_tensorboard(tmp_path / "logs" / "first")
+    assert scalars(board, "global_loss") == list(enumerate(names["result"].history["global_loss"], 1))
 
 
 def test_a_sweep_is_a_tracker_run_for_each_run(tmp_path):

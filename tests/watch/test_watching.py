@@ -137,6 +137,11 @@ def test_the_usual_port_gives_way_if_it_is_taken(folder):
         assert one.url != two.url
 
 
+def leave(browser):
+    """Leave the page before its server goes: it would complain of that on the console, as it should."""
+    browser.driver.get("about:blank")
+
+
 STATE = "return document.getElementById('watch-state')?.dataset.state"
 ROUND = "return parseInt(document.querySelector('#table-runs tbody').rows[0].cells[2].textContent)"
 LAST_POINT = """const rows = fedbcPage.views['global-accuracy'].data('global_accuracy');
@@ -182,6 +187,7 @@ def test_the_page_follows_a_real_run_over_ctrl_c_and_resume_to_its_end(tmp_path,
                                ".every(o => o === location.origin)")  # fmt: skip
             assert browser.errors() == []
             browser.screenshot("watch-finished")
+            leave(browser)
 
 
 def test_several_runs_in_the_dark_and_on_a_phone(folder, browser):
@@ -200,6 +206,7 @@ def test_several_runs_in_the_dark_and_on_a_phone(folder, browser):
         browser.open(address, width=PHONE)
         assert browser.sideways() <= 0
         browser.screenshot("watch-several-phone")
+        leave(browser)
 
 
 def test_the_page_outlives_its_server(folder, browser):
@@ -214,3 +221,4 @@ def test_the_page_outlives_its_server(folder, browser):
         browser.wait("return document.getElementById('watch-state').dataset.gone === undefined")
         assert browser.text("#watch-word") == "finished"
         browser.errors()  # those of the time without a server
+        leave(browser)

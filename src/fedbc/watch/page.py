@@ -223,7 +223,8 @@ def html(title: str, views: Sequence[View], now: dict[str, Any], note: str = "")
         title, [], [s for s in sections if s.parts], controls, f"fedbc {fedbc.__version__}. This page follows the run."
     )
     template = environment("fedbc.watch").get_template("watch.html")
-    return template.render(page=page, layout=now["layout"], **chart_words(page.charts))
+    first = {key: now[key] for key in ("layout", "state", "share", "cells", "shares")}
+    return template.render(page=page, first=first, **chart_words(page.charts))
 
 
 def _device_words(views: Sequence[View], devices: list[Chart]) -> list[Prose]:

@@ -3,7 +3,7 @@
 "use strict";
 (() => {
   const SECONDS = 1;
-  const layout = JSON.parse(document.getElementById("watch-layout").textContent);
+  const first = JSON.parse(document.getElementById("watch-first").textContent);
   const hasCharts = document.getElementById("page-data") !== null;
   let have = "";
   let drawn = "";
@@ -61,7 +61,7 @@
     if (answer.status === 204) return;
     if (!answer.ok) throw new Error(`${answer.status}`);
     const data = await answer.json();
-    if (data.layout !== layout) return location.reload();
+    if (data.layout !== first.layout) return location.reload();
     have = data.version;
     fill(data.cells, data.shares);
     say(data.state, data.share);
@@ -86,5 +86,7 @@
 
   // The charts are drawn anew from the page's own rows when light turns dark.
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  fill(first.cells, first.shares);
+  say(first.state, first.share);
   follow();
 })();
