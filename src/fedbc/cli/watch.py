@@ -45,6 +45,8 @@ def watch_command(run: Path, host: str, port: int | None, no_open: bool) -> None
             server.serve_forever(poll_interval=0.1)
         except KeyboardInterrupt:
             console.print("ended", highlight=False, markup=False)
+            sys.stdout.flush()
+            os._exit(0)  # at once: a thread in the midst of drawing a page would hold up the interpreter's end
 
 
 def _has_screen() -> bool:

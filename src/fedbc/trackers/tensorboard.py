@@ -31,8 +31,8 @@ class TensorBoard(Tracker):
 
     @property
     def target(self) -> str:
-        """The folder."""
-        return str(self.folder)
+        """The folder, wherever the run is resumed from."""
+        return str(self.folder.resolve())
 
     def check(self) -> None:
         """Make the folder."""
