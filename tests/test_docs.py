@@ -41,7 +41,7 @@ def test_every_column_is_documented(small, tiny_model):
 def test_options_in_the_documentation_exist():
     known = {flag.spelling for flag in FLAGS} | {
         *("--data", "--model", "--config", "--out", "--resume", "--quiet", "--json", "--help", "--checkpoint-every"),
-        *("--data-dir", "--seeds", "--workers"),
+        *("--data-dir", "--seeds", "--workers", "--tensorboard", "--mlflow", "--wandb", "--wandb-project"),
     }
     for page in PAGES:
         for command in re.findall(r"fedbc (?:run|compare)[^\n`#]*", page.read_text()):

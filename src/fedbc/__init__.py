@@ -4,7 +4,7 @@ from fedbc import runtime
 
 runtime.configure()  # before anything else starts JAX
 
-from fedbc import algorithms, data, models, privacy  # noqa: E402
+from fedbc import algorithms, data, models, privacy, progress, trackers  # noqa: E402
 from fedbc.algorithms import (  # noqa: E402
     L2GD,
     SCAFFOLD,
@@ -66,5 +66,7 @@ __all__ = [
     "load",
     "models",
     "privacy",
+    "progress",
     "simulate",
+    "trackers",
 ]

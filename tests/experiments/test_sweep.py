@@ -87,6 +87,7 @@ def test_runs_are_done_once_and_a_failure_stops_nothing(tmp_path):
     out, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert "4 runs done, 1 failed" in out
+    assert errors.count("\n") == 1, "besides the failed run, only a terminal is told how far things are"
     lines = sweep.read_results(tmp_path / "grid.jsonl")
     assert len(lines) == 5
     (failed,) = (r for r in lines.values() if "error" in r)

@@ -61,9 +61,7 @@ def run_in_miniature(names, folder, monkeypatch):
         monkeypatch.setitem(catalogue.EXPERIMENTS, name, miniature(catalogue.EXPERIMENTS[name], methods))
     said = []
     for name in names:
-        runner.Runner(folder, workers=2).run(
-            catalogue.EXPERIMENTS[name], full=False, progress=lambda *_: None, say=said.append
-        )
+        runner.Runner(folder, workers=2).run(catalogue.EXPERIMENTS[name], full=False, say=said.append)
     assert said == []
     return Report.of(folder)
 
@@ -84,7 +82,7 @@ def test_the_synthetic_experiments(tmp_path, monkeypatch):
     # Nothing is run twice.
     before = (tmp_path / "synthetic.jsonl").read_bytes()
     again = runner.Runner(tmp_path, workers=2)
-    again.run(catalogue.EXPERIMENTS["synthetic"], full=False, progress=lambda *_: None, say=pytest.fail)
+    again.run(catalogue.EXPERIMENTS["synthetic"], full=False, say=pytest.fail)
     assert (tmp_path / "synthetic.jsonl").read_bytes() == before
     (status,) = (s for s in again.status(["synthetic"]) if s.name == "synthetic")
     assert (status.done, status.total, status.core_minutes_left) == (6, 6, 0)

@@ -9,16 +9,15 @@ from typing import Any
 import click
 from rich.console import Console
 
-from fedbc import storage
+from fedbc import progress, storage
 from fedbc.cli import options
 from fedbc.cli.errors import Stopped
 from fedbc.cli.run import specifications
-from fedbc.cli.sweep import runs_progress
 from fedbc.cli.tables import of_report
 from fedbc.errors import InputError
 from fedbc.experiments.catalog import CATALOG
 from fedbc.experiments.spec import RunSpec, read_toml
-from fedbc.experiments.sweep import Line, fingerprint, read_results
+from fedbc.experiments.sweep import Line
 from fedbc.selection import calibration as core
 from fedbc.selection.choice import weight_of
 from fedbc.selection.final import chosen_on, score_on_test, write_choice
@@ -187,17 +186,11 @@ def _own(folder: Path) -> None:
 
 
 def _swept(plan: core.Calibration, file: Path, workers: int | None, ray: str | None, quiet: bool) -> dict[str, Line]:
-    known = read_results(file)
-    probed = plan.tolerances is not None or all(
-        "summary" in known.get(fingerprint(plan.probe(s)), {}) for s in plan.starts
-    )
-    done = sum(fingerprint(s) in known for s in plan.specs(known)) if probed else 0
-    with runs_progress(plan.estimate(), done, quiet) as (count, tell):
+    with progress.shown(quiet=quiet) as display:
 
         def on_line(line: Line) -> None:
-            count()
             if "error" in line:
-                tell(f"{line['hash']}: {line['error']}")
+                display.say(f"{line['hash']}: {line['error']}")
 
         try:
             return plan.run(file, workers=workers, ray=ray, on_line=on_line)

@@ -9,11 +9,10 @@ from typing import Any
 import click
 from rich.console import Console
 
-from fedbc import storage
+from fedbc import progress, storage
 from fedbc.cli import options, tables
 from fedbc.cli.errors import Stopped
 from fedbc.cli.run import specifications
-from fedbc.cli.sweep import runs_progress
 from fedbc.errors import InputError
 from fedbc.experiments import comparing
 from fedbc.experiments.catalog import CATALOG
@@ -154,16 +153,9 @@ def _run(
     if not (target / MARK).exists():
         _mark(target, None)
     kept = target / "runs"
-    done = sum(comparing.is_done(kept, spec) for spec in every)
     try:
-        with runs_progress(len(every), done, quiet) as (advance, tell):
-
-            def on_run(failed: str) -> None:
-                advance()
-                if failed:
-                    tell(failed)
-
-            failures = comparing.carry_out(every, kept, workers=workers, ray=ray, on_run=on_run)
+        with progress.shown(quiet=quiet) as display:
+            failures = comparing.carry_out(every, kept, workers=workers, ray=ray, say=display.say)
     except KeyboardInterrupt:
         raise Stopped(f"stopped; what is done is in {kept}, the same command goes on") from None
     results = comparing.results_of(methods, kept)

@@ -17,6 +17,7 @@ from fedbc.cli.paper import paper_group
 from fedbc.cli.run import run_command
 from fedbc.cli.sweep import sweep_command
 from fedbc.cli.tune import tune_command
+from fedbc.cli.watch import watch_command
 from fedbc.errors import Diverged, FedBCError
 
 EXIT_BAD_INPUT = 2
@@ -32,6 +33,7 @@ def fedbc() -> None:
 fedbc.add_command(run_command)
 fedbc.add_command(list_command)
 fedbc.add_command(show_command)
+fedbc.add_command(watch_command)
 fedbc.add_command(sweep_command)
 fedbc.add_command(calibrate_command)
 fedbc.add_command(tune_command)

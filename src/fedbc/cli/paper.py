@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fedbc import storage
+from fedbc import progress, storage
 from fedbc.cli.errors import Stopped
 from fedbc.errors import InputError, unknown
 from fedbc.paper.catalogue import EXPERIMENTS, Experiment
@@ -67,25 +65,13 @@ def run_command(
         raise InputError("name is missing: give experiments (see fedbc paper list) or --all, and not both")
     chosen = _named(names)
     runner = Runner(folder, workers=workers, ray=ray)
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    tasks: dict[str, TaskID] = {}
-    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
-
-        def progress(name: str, done: int, total: int) -> None:
-            if name not in tasks:
-                tasks[name] = bar.add_task(name, total=total, completed=done)
-            bar.update(tasks[name], completed=done, total=total)
-
-        def say(text: str) -> None:
-            bar.console.print(text, highlight=False, soft_wrap=True)
-
+    with progress.shown() as display:
         try:
             for e in chosen:
                 if isinstance(e, Study):
-                    e.run(folder / e.file, progress)
+                    e.run(folder / e.file, display.count)
                     continue
-                runner.run(e, full=full, seeds=seeds, progress=progress, say=say)
+                runner.run(e, full=full, seeds=seeds, say=display.say)
         except KeyboardInterrupt:
             raise Stopped(f"stopped; what is done is in {folder}, the same command goes on") from None
 

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from fedbc import storage
-from fedbc.cli import options, tables
+from fedbc import progress, storage
+from fedbc.cli import options, tables, tracking
 from fedbc.cli.errors import Stopped
 from fedbc.errors import InputError, Interrupted
 from fedbc.experiments import plots, runs
@@ -46,6 +41,7 @@ Jobs = dict[str, tuple[Path, RunSpec]]
     "--resume", type=click.Path(path_type=Path), help="Go on with a run from its folder; --rounds may extend it."
 )
 @click.option("--checkpoint-every", default=20, show_default=True, help="Keep the whole state every so many rounds.")
+@tracking.options
 @click.option("--debug", is_flag=True, help="Compile nothing; an error names round, device and stage. Slow.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
@@ -60,6 +56,10 @@ def run_command(
     debug: bool,
     quiet: bool,
     as_json: bool,
+    tensorboard: Path | None,
+    mlflow: str | None,
+    wandb: bool,
+    wandb_project: str,
     **values: Any,
 ) -> None:
     """Run one or several ALGORITHMs (default fedbc) on one federation.
@@ -74,6 +74,7 @@ def run_command(
     """
     if checkpoint_every < 1:
         raise InputError(f"checkpoint_every={checkpoint_every} is not accepted: give a whole number >= 1")
+    wanted = tracking.Wanted(tensorboard, mlflow, wandb_project if wandb else None)
     if resume is not None:
         others = {"algorithm": algorithms, "--data": data_name, "--model": model_name, "--config": config, "--out": out}
         jobs = _resumed(resume, others, values)
@@ -85,11 +86,12 @@ def run_command(
     built = _built(jobs)
     for name, (_, spec) in jobs.items():
         spec.check(*built[name])
+    wanted.check()
     if resume is None:
         storage.refuse_existing(parent)
         for folder, spec in jobs.values():
             runs.begin(folder, spec)
-    results = _carry_out(jobs, built, parent, checkpoint_every, debug, quiet or as_json)
+    results = _carry_out(jobs, built, parent, checkpoint_every, debug, quiet or as_json, wanted)
     pictures = plots.curves(results, parent / "curves.png", title=str(built[next(iter(jobs))][2].name))
     if as_json:
         print(json.dumps({name: json.loads(storage.to_json(r.summary())) for name, r in results.items()}, indent=2))
@@ -160,54 +162,31 @@ def _built(jobs: Jobs) -> dict[str, runs.Built]:
 
 
 def _carry_out(
-    jobs: Jobs, built: dict[str, runs.Built], parent: Path, checkpoint_every: int, debug: bool, quiet: bool
+    jobs: Jobs,
+    built: dict[str, runs.Built],
+    parent: Path,
+    checkpoint_every: int,
+    debug: bool,
+    quiet: bool,
+    wanted: tracking.Wanted,
 ) -> dict[str, Result]:
     results = {}
     again = f"go on with: fedbc run --resume {parent}"
     try:
-        with _progress(quiet) as track:
+        with progress.shown(quiet=quiet) as display, tracking.warnings_told(display):
             for name, (folder, spec) in jobs.items():
-                on_round = track(name, spec.to_dict()["run"]["rounds"])
+                on_round = display.run(name, spec.to_dict()["run"]["rounds"])
                 results[name] = runs.carry_out(
-                    folder, spec, built[name], checkpoint_every=checkpoint_every, debug=debug, on_round=on_round
+                    folder,
+                    spec,
+                    built[name],
+                    checkpoint_every=checkpoint_every,
+                    debug=debug,
+                    on_round=on_round,
+                    trackers=wanted.trackers(folder, spec, parent),
                 )
     except Interrupted as error:
         raise Stopped(f"{error}; {again}") from None
     except KeyboardInterrupt:
         raise Stopped(f"stopped; {again}") from None
     return results
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[str, int], Callable[[dict[str, Any]], None]]]:
-    """A bar an algorithm on a terminal; nothing where standard error is not one."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]:>11}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[accuracy]}"),
-    )
-    with Progress(*columns, console=console, disable=quiet or not sys.stderr.isatty()) as progress:
-
-        def track(name: str, rounds: int) -> Callable[[dict[str, Any]], None]:
-            task = progress.add_task(name, total=rounds, rate="compiling", accuracy="")
-            began: list[float] = []
-
-            def on_round(row: dict[str, Any]) -> None:
-                began.append(began[0] if began else time.perf_counter())
-                done = len(began) - 1
-                fields: dict[str, Any] = {}
-                if done:
-                    fields["rate"] = f"{done / (time.perf_counter() - began[0]):.0f} rounds/s"
-                if row.get("global_accuracy") == row.get("global_accuracy") and "global_accuracy" in row:
-                    fields["accuracy"] = f"global accuracy {100 * row['global_accuracy']:.1f} %"
-                progress.update(task, completed=row["round"], **fields)
-
-            return on_round
-
-        yield track

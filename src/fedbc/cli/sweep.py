@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import functools
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedbc import progress
+from fedbc.cli import tracking
 from fedbc.cli.errors import Stopped
 from fedbc.errors import InputError
 from fedbc.experiments import sweep
@@ -27,8 +26,20 @@ ABSENT = "–"
 @click.option("--workers", type=int, help="Worker processes; one a core if not given.")
 @click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster instead; `local` starts Ray on this machine.")
 @click.option("--best", default=10, show_default=True, help="How many of the best runs to show.")
+@tracking.options
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-def sweep_command(file: Path, out: Path | None, workers: int | None, ray: str | None, best: int, quiet: bool) -> None:
+def sweep_command(
+    file: Path,
+    out: Path | None,
+    workers: int | None,
+    ray: str | None,
+    best: int,
+    quiet: bool,
+    tensorboard: Path | None,
+    mlflow: str | None,
+    wandb: bool,
+    wandb_project: str,
+) -> None:
     """Run the specifications of FILE (TOML); what the results file holds already is not run again.
 
     \b
@@ -43,39 +54,24 @@ def sweep_command(file: Path, out: Path | None, workers: int | None, ray: str | 
     if workers is not None and workers < 1:
         raise InputError(f"workers={workers} is not accepted: give a whole number >= 1")
     specs = sweep.read_sweep(file)
+    wanted = tracking.Wanted(tensorboard, mlflow, wandb_project if wandb else None)
+    wanted.check()
+    how = functools.partial(sweep.carry_out, track=wanted.named)
     results = out or file.with_suffix(".jsonl")
     hashes = [sweep.fingerprint(spec) for spec in specs]
-    done = sum(h in sweep.read_results(results) for h in hashes)
-    with runs_progress(len(specs), done, quiet) as (advance, tell):
+    with progress.shown(quiet=quiet) as display:
 
         def on_line(line: dict[str, Any]) -> None:
-            advance()
             if "error" in line:
-                tell(f"{line['hash']}: {line['error']}")
+                display.say(f"{line['hash']}: {line['error']}")
 
         try:
-            sweep.run_sweep(specs, results, workers=workers, ray=ray, on_line=on_line)
+            sweep.run_sweep(specs, results, workers=workers, ray=ray, on_line=on_line, how=how)
         except KeyboardInterrupt:
             raise Stopped(f"stopped; what is done is in {results}, the same command goes on") from None
     if not quiet:
         lines = sweep.read_results(results)
         _show([lines[h] for h in hashes], best, results)
-
-
-@contextmanager
-def runs_progress(total: int, done: int, quiet: bool) -> Iterator[tuple[Callable[[], None], Callable[[str], None]]]:
-    """A bar over runs, on a terminal only: a function that counts one, and one that says something above the bar."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    left = (TextColumn("left"), TimeRemainingColumn())
-    shown = not quiet and sys.stderr.isatty()
-    with Progress(*columns, *left, console=Console(stderr=True), disable=not shown) as bar:
-        task = bar.add_task("runs", total=total, completed=done)
-
-        def tell(text: str) -> None:
-            if not quiet:
-                bar.console.print(text, highlight=False, soft_wrap=True)
-
-        yield lambda: bar.advance(task), tell
 
 
 def _show(lines: list[dict[str, Any]], best: int, results: Path) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import click
 from rich.console import Console
 
+from fedbc import progress
 from fedbc.cli import options
 from fedbc.cli.errors import Stopped
 from fedbc.cli.run import specifications
-from fedbc.cli.sweep import runs_progress
 from fedbc.cli.tables import of_report
 from fedbc.errors import InputError, unknown
 from fedbc.experiments.catalog import CATALOG, entry
@@ -198,12 +198,11 @@ def _checked(plan: Plan, validation: float) -> list[str]:
 
 
 def _carried_out(plan: Plan, folder: Path, workers: int | None, quiet: bool) -> None:
-    with runs_progress(plan.trials, tuning.finished(plan, folder), quiet) as (count, tell):
+    with progress.shown(quiet=quiet) as display:
 
         def on_line(line: Line) -> None:
-            count()
             if "error" in line:
-                tell(f"{line['hash']}: {line['error']}")
+                display.say(f"{line['hash']}: {line['error']}")
 
         try:
             tuning.carry_out(plan, folder, workers=workers, on_line=on_line)

@@ -5,18 +5,16 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
-import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import platformdirs
 
+from fedbc import progress
 from fedbc.errors import InputError
 
 try:
@@ -107,7 +105,7 @@ def download(file: Published, target: Path) -> None:
     failures = []
     for url in file.urls:
         try:
-            with _progress(file.name) as show:
+            with progress.download(file.name) as show:
                 _transfer(url, part, target, show)
             break
         except (OSError, http.client.HTTPException) as error:
@@ -181,19 +179,3 @@ def _receive(url: str, part: Path, target: Path, have: int, show: Show) -> bool:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-@contextmanager
-def _progress(name: str) -> Iterator[Show]:
-    """A progress bar on standard error, if that is a terminal."""
-    stream: IO[str] | None = sys.stderr
-    if stream is None or not stream.isatty():
-        yield lambda done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

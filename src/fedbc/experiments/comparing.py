@@ -41,20 +41,20 @@ def carry_out(
     *,
     workers: int | None = None,
     ray: str | None = None,
-    on_run: Callable[[str], None],
+    say: Callable[[str], None],
 ) -> list[str]:
-    """Run what is not done, in `parent`; what was begun goes on from its checkpoint. Returns what went wrong."""
+    """Run what is not done, in `parent`; what was begun goes on from its checkpoint. Returns what went wrong, which is
+    also said as it happens."""
     with storage.explained(parent):
         parent.mkdir(parents=True, exist_ok=True)
     todo = [spec for spec in specs if not is_done(parent, spec)]
     failures = []
     how = functools.partial(_carry_out_one, str(parent))
-    for line in sweep.carry_out_all(todo, workers=workers, ray=ray, how=how):
-        failed = ""
+    done = len(specs) - len(todo)
+    for line in sweep.carry_out_all(todo, workers=workers, ray=ray, how=how, done=done):
         if "error" in line:
-            failed = f"{line['spec']['algorithm']['name']}, seed {line['spec']['run']['seed']}: {line['error']}"
-            failures.append(failed)
-        on_run(failed)
+            failures.append(f"{line['spec']['algorithm']['name']}, seed {line['spec']['run']['seed']}: {line['error']}")
+            say(failures[-1])
     return failures
 
 
@@ -67,7 +67,9 @@ def _carry_out_one(parent: str, text: str) -> sweep.Line:
     try:
         if not (folder / "spec.json").exists():
             runs.begin(folder, spec)
-        runs.carry_out(folder, spec, checkpoint_every=max(20, int(spec.to_dict()["run"]["rounds"]) // 25))
+        every = max(20, int(spec.to_dict()["run"]["rounds"]) // 25)
+        result = runs.carry_out(folder, spec, checkpoint_every=every, on_round=sweep.tell_round)
+        line["summary"] = result.summary()
     except FedBCError as error:
         line["error"] = str(error)
     return line | {"seconds": time.perf_counter() - began}

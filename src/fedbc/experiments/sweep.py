@@ -18,6 +18,7 @@ wall time. A run whose hash is there is not run again, so a sweep that was stopp
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import itertools
@@ -31,16 +32,21 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from fedbc import runtime, storage
+from fedbc import progress, runtime, storage
 from fedbc.errors import FedBCError, InputError, unknown
 from fedbc.experiments.spec import PARTS, RunSpec, read_toml
+from fedbc.trackers import Tracker
 
 Line = dict[str, Any]
 """One line of results: hash, spec, seconds, and summary or error."""
 
 OnLine = Callable[[Line], None]
 CarryOut = Callable[[str], Line]
-"""Runs one specification, given as JSON, in a worker; a function that can be sent to another process."""
+"""Runs one specification, given as JSON, in a worker; a function that can be sent to another process. It calls
+`tell_round` with each row of history, if its rounds are to be seen."""
+
+TELL_SECONDS = 0.5
+"""How often a worker says at most how far its run is."""
 
 
 def read_sweep(path: Path) -> list[RunSpec]:
@@ -108,8 +114,16 @@ def forget(path: Path, hashes: set[str]) -> None:
     storage.write_atomically(path, "".join(text + "\n" for text in kept))
 
 
-def carry_out(text: str, keep: Callable[[Any], Line] | None = None) -> Line:
-    """Run one specification, given as JSON, in this process; `keep` takes more of the result into the line."""
+Track = Callable[[str, Mapping[str, Any]], list[Tracker]]
+"""Makes the trackers of a run from a name and its specification; a function that can be sent to another process."""
+
+
+def carry_out(text: str, keep: Callable[[Any], Line] | None = None, track: Track | None = None) -> Line:
+    """Run one specification, given as JSON, in this process.
+
+    keep: takes more of the result into the line.
+    track: makes trackers for the run.
+    """
     from fedbc.simulation.simulate import simulate, versions
 
     began = time.perf_counter()
@@ -117,8 +131,19 @@ def carry_out(text: str, keep: Callable[[Any], Line] | None = None) -> Line:
     line: Line = {"hash": fingerprint(spec), "spec": spec.to_dict()}
     try:
         algorithm, model, federation = spec.build()
-        result = simulate(algorithm, model, federation, **spec.run_arguments())
-        line["summary"] = result.summary()
+        with contextlib.ExitStack() as stack:
+            made = track(f"{spec.algorithm['name']}-{line['hash']}", line["spec"]) if track is not None else []
+            trackers = [stack.enter_context(tracker) for tracker in made]
+
+            def on_round(row: Mapping[str, Any]) -> None:
+                tell_round(row)
+                for tracker in trackers:
+                    tracker(row)
+
+            result = simulate(algorithm, model, federation, **spec.run_arguments(), on_round=on_round)
+            line["summary"] = result.summary()
+            for tracker in trackers:
+                tracker.finish(line["summary"])
         line |= keep(result) if keep is not None else {}
     except FedBCError as error:
         line["error"] = f"{type(error).__name__}: {error}"
@@ -131,25 +156,67 @@ def run_sweep(
     *,
     workers: int | None = None,
     ray: str | None = None,
-    on_line: OnLine,
+    on_line: OnLine | None = None,
     how: CarryOut = carry_out,
+    name: str = "runs",
+    done: int = 0,
 ) -> None:
-    """Run what `results` does not hold yet, and append a line for each run as it ends; `how` may keep more of a run."""
+    """Run what `results` does not hold yet, and append a line for each run as it ends; `how` may keep more of a run.
+
+    For `name` and `done`, see `carry_out_all`.
+    """
     known = read_results(results)
     todo = [s for s in specs if fingerprint(s) not in known]
-    for line in carry_out_all(todo, workers=workers, ray=ray, how=how):
+    done += len(specs) - len(todo)
+    for line in carry_out_all(todo, workers=workers, ray=ray, how=how, name=name, done=done):
         append_line(results, line)
-        on_line(line)
+        if on_line is not None:
+            on_line(line)
 
 
 def carry_out_all(
-    specs: list[RunSpec], *, workers: int | None = None, ray: str | None = None, how: CarryOut = carry_out
+    specs: list[RunSpec],
+    *,
+    workers: int | None = None,
+    ray: str | None = None,
+    how: CarryOut = carry_out,
+    name: str = "runs",
+    done: int = 0,
 ) -> Iterator[Line]:
-    """Run specifications in worker processes or on Ray; their lines come as they end."""
-    todo = [storage.to_json(s.to_dict()) for s in specs]
-    if not todo:
-        return iter(())
-    return _on_ray(todo, ray, how) if ray is not None else _on_processes(todo, workers or runtime.usable_cores(), how)
+    """Run specifications in worker processes or on Ray; their lines come as they end.
+
+    The open display (`fedbc.progress.shown`), if there is one, shows them under `name`, with `done` runs more that are
+    done already.
+    """
+    bars = progress.current().sweep(name, done + len(specs), done)
+    names = dict(zip([storage.to_json(s.to_dict()) for s in specs], labels(specs), strict=True))
+    try:
+        if names and ray is not None:
+            yield from _on_ray(names, ray, how, bars)
+        elif names:
+            yield from _on_processes(names, workers or runtime.usable_cores(), how, bars)
+    finally:
+        bars.close()
+
+
+def labels(specs: list[RunSpec]) -> list[str]:
+    """What tells runs apart, in a few words each: the algorithm, and the arguments in which the runs differ."""
+    tables = [{(p, k): v for p, t in s.to_dict().items() for k, v in t.items()} for s in specs]
+    keys = dict.fromkeys(key for table in tables for key in table if key != ("algorithm", "name"))
+    values = {key: {str(t[key]) for t in tables if key in t} for key in keys}
+    varied = [key for key in keys if len(values[key]) > 1]
+    return [
+        " ".join([str(t["algorithm", "name"]), *(f"{k} {t[p, k]}" for p, k in varied if (p, k) in t)]) for t in tables
+    ]
+
+
+def tell_round(row: Mapping[str, Any]) -> None:
+    """In a sweep's worker: say how far the run is, now and then. Elsewhere: nothing."""
+    if _teller is not None:
+        _teller(row)
+
+
+_teller: Callable[[Mapping[str, Any]], None] | None = None
 
 
 def append_line(path: Path, line: Line) -> None:
@@ -177,33 +244,35 @@ class _Worker:
     task: str | None = None
 
 
-def _on_processes(todo: list[str], count: int, how: CarryOut) -> Iterator[Line]:
+def _on_processes(names: Mapping[str, str], count: int, how: CarryOut, bars: progress.SweepBars) -> Iterator[Line]:
     """Worker processes with one lane each; one that dies costs its run, and another takes its place."""
-    waiting = list(reversed(todo))
-    workers = [_started(how) for _ in range(min(count, len(todo)))]
+    waiting = list(names)[::-1]
+    workers = [_started(how) for _ in range(min(count, len(names)))]
     try:
         while waiting or any(w.task for w in workers):
-            for worker in workers:
+            for number, worker in enumerate(workers):
                 if worker.task is None and waiting:
                     worker.task = waiting.pop()
                     worker.pipe.send(worker.task)
+                    bars.begin(number, names[worker.task], json.loads(worker.task)["run"]["rounds"])
             ready = wait([w.pipe for w in workers if w.task] + [w.process.sentinel for w in workers if w.task])
             for number, worker in enumerate(workers):
                 if worker.task is None or not {worker.pipe, worker.process.sentinel} & set(ready):
                     continue
-                task, worker.task = worker.task, None
                 try:
-                    yield worker.pipe.recv()
+                    kind, content = worker.pipe.recv()
                 except (EOFError, OSError):
                     worker.process.join()
-                    spec = RunSpec.from_dict(json.loads(task))
-                    code = worker.process.exitcode
-                    yield {
-                        "hash": fingerprint(spec),
-                        "spec": spec.to_dict(),
-                        "error": f"the process died (exit {code})",
-                    }
+                    spec = RunSpec.from_dict(json.loads(worker.task))
+                    error = f"the process died (exit {worker.process.exitcode})"
+                    kind, content = "line", {"hash": fingerprint(spec), "spec": spec.to_dict(), "error": error}
                     workers[number] = _started(how)
+                if kind == "round":
+                    bars.round(number, content)
+                    continue
+                worker.task = None
+                bars.end(number, content)
+                yield content
     finally:
         for worker in workers:
             worker.process.terminate()
@@ -228,18 +297,33 @@ def _started(how: CarryOut) -> _Worker:
 
 
 def _work(pipe: Connection, how: CarryOut) -> None:
-    """A worker's life: a specification in, a line out, until the pipe closes."""
+    """A worker's life: a specification in, rounds now and then and a line at the end out, until the pipe closes."""
     import signal
 
+    global _teller
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
+    progress.silence()
+    told_at = -TELL_SECONDS
+
+    def tell(row: Mapping[str, Any]) -> None:
+        nonlocal told_at
+        now = time.monotonic()
+        if now - told_at >= TELL_SECONDS:
+            told_at = now
+            try:
+                pipe.send(("round", dict(row)))
+            except OSError:  # the parent is gone, and nobody waits for the result
+                raise SystemExit from None
+
+    _teller = tell
     while True:
         try:
-            pipe.send(how(pipe.recv()))
+            pipe.send(("line", how(pipe.recv())))
         except EOFError:
             return
 
 
-def _on_ray(todo: list[str], address: str, how: CarryOut) -> Iterator[Line]:
+def _on_ray(names: Mapping[str, str], address: str, how: CarryOut, bars: progress.SweepBars) -> Iterator[Line]:
     """The same on a Ray cluster, one core a run."""
     try:
         import ray
@@ -250,15 +334,17 @@ def _on_ray(todo: list[str], address: str, how: CarryOut) -> Iterator[Line]:
     try:
         # Ray takes functions only, and `how` may be a partial one.
         remote: Any = ray.remote(num_cpus=1, max_retries=1)(lambda text: how(text))
-        tasks = {remote.remote(text): text for text in todo}
+        tasks = {remote.remote(text): text for text in names}
         while tasks:
             (done,), _ = ray.wait(list(tasks), num_returns=1)
             text = tasks.pop(done)
             try:
-                yield ray.get(done)
+                line = ray.get(done)
             except ray.exceptions.RayError as error:
                 spec = RunSpec.from_dict(json.loads(text))
                 first = str(error).splitlines()[0]
-                yield {"hash": fingerprint(spec), "spec": spec.to_dict(), "error": f"{type(error).__name__}: {first}"}
+                line = {"hash": fingerprint(spec), "spec": spec.to_dict(), "error": f"{type(error).__name__}: {first}"}
+            bars.end(None, line)
+            yield line
     finally:
         ray.shutdown()

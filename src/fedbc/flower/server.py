@@ -16,6 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedbc import trees
 from fedbc.algorithms.base import Algorithm
 from fedbc.errors import InputError
+from fedbc.experiments import live
 from fedbc.experiments.runs import is_finished
 from fedbc.flower.journal import Journal
 from fedbc.flower.settings import AlgorithmSource, Deployment, ModelSource, algorithm_from, built
@@ -46,7 +47,9 @@ def server_app(
         settings = Deployment.from_config(config)
         strategy = prepare(built(algorithm, config), built(model, config), settings, check_bounds=check_bounds)
         limit_retries(grid, settings.wait_seconds)
-        with _logged_to(strategy.journal.folder / "log.txt"):
+        journal = strategy.journal
+        recorded = live.recorded(journal.folder, settings.rounds, every=1)
+        with _logged_to(journal.folder / "log.txt"), recorded as strategy.on_row:
             strategy.start(grid)
             folder = finish(strategy)
             log.info("run folder written: %s", folder.resolve())

@@ -62,6 +62,8 @@ class AlgorithmStrategy(Strategy):
         """device to node, of the devices that are there"""
         self.asked: dict[int, int] = {}
         """node to device, of the orders that are on their way"""
+        self.on_row: Callable[[Row], None] | None = None
+        """called with each round's row of history, once it is kept"""
         self._update = jax.jit(algorithm.update)
         self._joined = False
 
@@ -210,6 +212,8 @@ class AlgorithmStrategy(Strategy):
         row = self.journal.history[-1]
         self.journal.history[-1] = {"round": row.pop("round")} | dict(found or {}) | row | times
         self.journal.save()
+        if self.on_row is not None:
+            self.on_row(self.journal.history[-1])
         shown = {k: v for k, v in (found or {}).items() if k in ("global_accuracy", "local_accuracy", "global_loss")}
         log.info("round %d done: %s", self.journal.round, ", ".join(f"{k} {v:.4g}" for k, v in shown.items()) or "-")
 

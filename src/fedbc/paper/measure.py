@@ -20,7 +20,7 @@ import numpy as np
 
 from fedbc.errors import Diverged, FedBCError
 from fedbc.experiments.spec import RunSpec
-from fedbc.experiments.sweep import Line, fingerprint
+from fedbc.experiments.sweep import Line, fingerprint, tell_round
 from fedbc.paper.catalogue import FIRST_SEED
 from fedbc.simulation.result import Result
 from fedbc.simulation.settings import Settings
@@ -65,7 +65,7 @@ def _measured(spec: RunSpec, checkpoint: Path | None) -> dict[str, Any]:
         before = sum(row["seconds"] for row in run.history)
     kept_at = time.perf_counter()
     while run.round < rounds:
-        run.advance(last=run.round + 1 == rounds)
+        tell_round(run.advance(last=run.round + 1 == rounds))
         if watch:
             accuracies.append(run.evaluator.global_scores(run.server).accuracy)
         if checkpoint is not None and not watch and time.perf_counter() - kept_at > CHECKPOINT_SECONDS:

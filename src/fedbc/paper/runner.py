@@ -18,8 +18,6 @@ ROUGH_MINUTES = {"synthetic": 0.06, "mnist": 0.6, "cifar10": 2, "shakespeare": 2
 """Core minutes of a tuning run in full, until some have been timed."""
 
 Say = Callable[[str], None]
-Progress = Callable[[str, int, int], None]
-"""Called with what is being run, how many runs are done, and how many there are."""
 
 
 class Store:
@@ -66,36 +64,29 @@ class Runner:
         self.store = Store(folder)
         self.workers, self.ray = workers or runtime.usable_cores(), ray
 
-    def run(
-        self, experiment: Experiment, *, full: bool, progress: Progress, say: Say, seeds: int | None = None
-    ) -> None:
+    def run(self, experiment: Experiment, *, full: bool, say: Say, seeds: int | None = None) -> None:
         """Choose the hyper-parameters that are missing, then run what is missing."""
         for name in tunings_of(experiment, full=full):
             if name not in self.store.choices:
-                self.tune(TUNINGS[name], progress=progress, say=say)
+                self.tune(TUNINGS[name], say=say)
         runs = experiment.runs(self.store.choices, full=full, seeds=seeds)
-        self._sweep(experiment.name, f"{experiment.name}.jsonl", _specs(runs), progress, say)
+        self._sweep(experiment.name, f"{experiment.name}.jsonl", _specs(runs), say)
 
-    def tune(self, tuning: Tuning, *, progress: Progress, say: Say) -> None:
+    def tune(self, tuning: Tuning, *, say: Say) -> None:
         """Run a group's grids stage by stage and write its choices."""
         while todo := tuning.pending(self.store.lines):
-            self._sweep(f"tuning {tuning.name}", f"tuning/{tuning.name}.jsonl", todo, progress, say)
+            self._sweep(f"tuning {tuning.name}", f"tuning/{tuning.name}.jsonl", todo, say)
         say(f"hyper-parameters: {write_choices(self.store.folder / 'chosen', tuning, self.store.lines)}")
         self.store.choices = read_choices(self.store.folder / "chosen")
 
-    def _sweep(self, name: str, file: str, specs: list[RunSpec], progress: Progress, say: Say) -> None:
+    def _sweep(self, name: str, file: str, specs: list[RunSpec], say: Say) -> None:
         todo = [s for s in specs if fingerprint(s) not in self.store.lines]
-        done = len(specs) - len(todo)
-        progress(name, done, len(specs))
 
         def on_line(line: Line) -> None:
-            nonlocal done
-            done += 1
             if _counts(line):
                 self.store.lines[line["hash"]] = line
             else:
                 say(f"{line['hash']}: {line['error']}")
-            progress(name, done, len(specs))
 
         # On a cluster the workers do not share this folder.
         unfinished = None if self.ray is not None else str(self.store.folder / ".unfinished")
@@ -104,7 +95,8 @@ class Runner:
         failed = [s for s in todo if fingerprint(s) in read_results(path)]
         if failed:
             forget(path, {fingerprint(s) for s in failed})
-        run_sweep(todo, path, workers=self.workers, ray=self.ray, on_line=on_line, how=how)
+        done = len(specs) - len(todo)
+        run_sweep(todo, path, workers=self.workers, ray=self.ray, on_line=on_line, how=how, name=name, done=done)
 
     def status(self, names: Iterable[str] = EXPERIMENTS, *, full: bool = False) -> list[Status]:
         """Experiments with their tuning groups before them, each once."""

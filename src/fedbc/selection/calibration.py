@@ -122,11 +122,6 @@ class Calibration:
         ours = [self.spec(setting, seed) for setting in self.settings(lines) for seed in self.seeds]
         return ours + [self.selecting(spec, seed) for spec in self.references.values() for seed in self.seeds]
 
-    def estimate(self) -> int:
-        """How many runs there are."""
-        each = self.points + 2 if self.tolerances is None else len(self.tolerances)
-        return (each * len(self.starts) + len(self.references)) * len(self.seeds)
-
 
 def measured_sparely(run: Mapping[str, Any]) -> dict[str, Any]:
     """A run's table with global and local accuracy only, every few rounds, unless it says otherwise."""

@@ -18,7 +18,7 @@ import jax
 
 from fedbc.errors import Diverged, FedBCError, InputError
 from fedbc.experiments.spec import RunSpec
-from fedbc.experiments.sweep import Line, fingerprint
+from fedbc.experiments.sweep import Line, fingerprint, tell_round
 from fedbc.selection.study import Plan, distributions, library, open_study
 from fedbc.simulation.simulate import simulate, versions
 
@@ -77,6 +77,7 @@ def _value(plan: Plan, trial: Any, pruned: type[Exception]) -> float:
 
         def on_round(row: dict[str, Any], *, rows: Any = rows, rounds: int = rounds, every: int = every) -> None:
             rows.append(row)
+            tell_round(row)
             if row["round"] % every == 0 and any(column in row for column in plan.score):
                 sofar = [*finals, mean_of_last(rows, plan.score)]
                 trial.report(sum(sofar) / len(sofar), len(finals) * rounds + row["round"])

@@ -47,8 +47,8 @@ def carry_out(plan: Plan, folder: Path, *, workers: int | None, on_line: sweep.O
             if done == before:
                 errors = [line["error"] for line in sweep.read_results(results).values() if "error" in line]
                 raise FedBCError(f"no trial could be finished: {errors[-1] if errors else 'the processes died'}")
-            sweep.run_sweep(_slots(plan, results, len(study.get_trials(deepcopy=False)), left), results,
-                            workers=workers, on_line=on_line, how=how)  # fmt: skip
+            slots = _slots(plan, results, len(study.get_trials(deepcopy=False)), left)
+            sweep.run_sweep(slots, results, workers=workers, on_line=on_line, how=how, name="trials", done=done)
 
 
 def finished(plan: Plan, folder: Path) -> int:

@@ -1,0 +1,87 @@
+"""The options --tensorboard, --mlflow and --wandb, and the trackers that they ask for."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from fedbc import progress
+from fedbc.experiments.spec import RunSpec
+from fedbc.trackers import MLflow, TensorBoard, Tracker, TrackerWarning, WandB
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def options(command: F) -> F:
+    """The options of a command whose runs can be tracked."""
+    for option in (
+        click.option("--wandb-project", default="fedbc", show_default=True, help="The project for --wandb."),
+        click.option(
+            "--wandb", is_flag=True, help="Write the history to Weights & Biases; WANDB_MODE=offline applies."
+        ),
+        click.option("--mlflow", metavar="URI", help="Write it to MLflow: a server, or sqlite:///mlflow.db."),
+        click.option(
+            "--tensorboard",
+            metavar="DIR",
+            type=click.Path(path_type=Path),
+            help="Write it as TensorBoard's event files.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The trackers that were asked for; can be sent to another process."""
+
+    tensorboard: Path | None = None
+    mlflow: str | None = None
+    wandb_project: str | None = None
+
+    def check(self) -> None:
+        """An InputError, before anything is computed, if one of them cannot be used."""
+        for tracker in self.named("", {}):
+            tracker.check()
+
+    def trackers(self, folder: Path, spec: RunSpec, parent: Path) -> list[Tracker]:
+        """Those for the run in a folder, named after it; `parent` is the folder of all runs of the command."""
+        name = parent.resolve().name
+        return self.named(name if folder == parent else f"{name}-{folder.name}", spec.to_dict(), folder)
+
+    def named(self, name: str, config: Mapping[str, Any], memory: Path | None = None) -> list[Tracker]:
+        """Those for a run of this name."""
+        found: list[Tracker] = []
+        if self.tensorboard is not None:
+            found.append(TensorBoard(self.tensorboard, name, config, memory))
+        if self.mlflow is not None:
+            found.append(MLflow(self.mlflow, name, config, memory))
+        if self.wandb_project is not None:
+            found.append(WandB(self.wandb_project, name, config, memory))
+        return found
+
+
+@contextlib.contextmanager
+def warnings_told(display: progress.Display) -> Iterator[None]:
+    """A tracker that fails is told in one line on standard error, above the bars; other warnings as usual."""
+    usual = warnings.showwarning
+
+    def show(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if not issubclass(category, TrackerWarning):
+            usual(message, category, *rest, **more)
+        elif display.quiet:  # quiet says nothing but errors, and this is one
+            print(f"fedbc: warning: {message}", file=sys.stderr)
+        else:
+            display.say(f"fedbc: warning: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", TrackerWarning)
+        warnings.showwarning = show
+        yield
