@@ -1,4 +1,4 @@
-"""Shared by all tests: settings of hypothesis and small federations."""
+"""Shared by all tests: settings of hypothesis, small federations, a browser."""
 
 import numpy as np
 import pytest
@@ -36,3 +36,19 @@ def small():
 @pytest.fixture
 def tiny_model():
     return fedbc.models.logistic(4, 3)
+
+
+@pytest.fixture(scope="session")
+def started_browser(tmp_path_factory):
+    from browser import Browser
+
+    browser = Browser(tmp_path_factory.mktemp("browser"))
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def browser(started_browser):
+    """Chromium; a page that complains on the console fails the test that opened it."""
+    yield started_browser
+    assert started_browser.errors() == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from fedbc.paper.methods import METHODS
 from fedbc.paper.tables import Cell, Found, Table
 from fedbc.paper.tuning import TUNINGS
 from fedbc.paper.verdict import Verdict
+from fedbc.reports.page import chart_words, environment
 
 NOT_RUN = "not run"
 
@@ -94,7 +94,7 @@ class Report:
     def html(self) -> str:
         """One page that needs nothing else."""
         pictures = {n: drawing.svg(f, self.found, inline=True) for n, f in FIGURES.items()}
-        return _template("report.html").render(**self.words(), pictures=pictures)
+        return _template("report.html").render(**self.words(), pictures=pictures, **chart_words([]))
 
     def write_markdown(self, path: Path) -> None:
         """The Markdown page, and its pictures in a folder of the same name."""
@@ -139,8 +139,4 @@ def _accuracy_plans() -> list[tables.Plan]:
 
 
 def _template(name: str) -> jinja2.Template:
-    source = (resources.files("fedbc.paper") / "templates" / name).read_text()
-    environment = jinja2.Environment(
-        autoescape=name.endswith(".html"), trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    return environment.from_string(source)
+    return environment("fedbc.paper").get_template(name)

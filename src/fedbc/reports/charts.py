@@ -1,0 +1,114 @@
+"""Charts: Altair's specifications, with a text alternative, for a page and as PNG and SVG files.
+
+Altair and vl-convert are imported when a chart is drawn, not when fedbc is.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedbc import storage
+from fedbc.errors import InputError
+from fedbc.experiments.plots import COLOURS
+
+COLOURS_ON_DARK = [*COLOURS[:-1], "#F0F0F0"]
+"""The same palette where its black would not be seen."""
+
+FIGURE_WIDTH = 560
+"""Of a PNG or SVG, in pixels; in a page a chart is as wide as its place."""
+
+LETTERS: dict[str, Any] = {"labelFontSize": 11, "titleFontSize": 12}
+"""Sizes of letters in charts, as in page.js."""
+
+_INK, _FAINT = "#1d2733", "#d8dee4"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart with the words that stand for it.
+
+    name: of its files, and its anchor in a page.
+    chart: Altair's chart, or its specification as a dict; a single view of width "container" fits any screen.
+        Its colour for methods should have a `domain` and no `range`: the page's palette follows light and dark.
+    description: what a reader who cannot see it should know; one or two sentences.
+    caption: how to read it, below the picture.
+    wide: whether it takes a row of its own.
+    """
+
+    name: str
+    title: str
+    chart: Any
+    description: str
+    caption: str = ""
+    wide: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.description.strip():
+            raise InputError(f"chart {self.name} has no description: say in a sentence what it shows")
+
+    def specification(self) -> dict[str, Any]:
+        """Vega-Lite's specification, with the description in it."""
+        spec = self.chart if isinstance(self.chart, dict) else _plain(self.chart)
+        return {**spec, "description": self.description}
+
+
+def _plain(chart: Any) -> dict[str, Any]:
+    import altair
+
+    # A report's data are as long as its runs: Altair's limit is meant for notebooks.
+    with altair.data_transformers.enable("default", max_rows=None):
+        spec = chart.to_dict()
+    spec.pop("config", None)  # Altair's own look; ours is that of the page
+    return spec
+
+
+def write_figure(chart: Chart, folder: Path) -> list[Path]:
+    """Write a chart as a PNG and an SVG file in light colours, named after it."""
+    import vl_convert
+
+    spec = chart.specification() | {"background": "white"}
+    if spec.get("width") == "container":
+        spec["width"] = FIGURE_WIDTH
+    title = spec.setdefault("title", chart.title)
+    if isinstance(title, dict):
+        title.setdefault("text", chart.title)
+    options: dict[str, Any] = {"vl_version": _grammar(), "config": light_config()}
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / f"{chart.name}.png", folder / f"{chart.name}.svg"]
+    storage.write_atomically(files[0], vl_convert.vegalite_to_png(spec, scale=2, **options))
+    storage.write_atomically(files[1], vl_convert.vegalite_to_svg(spec, **options))
+    return files
+
+
+def light_config() -> dict[str, Any]:
+    """The look of charts on white; page.js makes the same from the page's colours."""
+    words = {"labelColor": _INK, "titleColor": _INK, "titleFontWeight": "normal", **LETTERS}
+    return {
+        "font": "sans-serif",
+        "range": {"category": COLOURS},
+        "view": {"stroke": None},
+        "axis": {**words, "gridColor": _FAINT, "domainColor": _FAINT, "tickColor": _FAINT},
+        "legend": {**words, "orient": "top", "title": None},
+        "title": {"color": _INK, "anchor": "start", "fontSize": 14},
+        "rule": {"color": _INK},
+        "text": {"color": _INK},
+    }
+
+
+@functools.cache
+def javascript() -> str:
+    """Vega, Vega-Lite and vega-embed, to be inlined in a page once."""
+    import vl_convert
+
+    bundle: Any = vl_convert.javascript_bundle  # its annotation asks for a snippet, without which it sets `vegaEmbed`
+    return bundle(vl_version=_grammar()).replace("</script", "<\\/script")
+
+
+def _grammar() -> str:
+    """Altair's version of Vega-Lite, as vl-convert names it."""
+    import altair
+
+    return ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
