@@ -155,7 +155,7 @@ def _(alt, ends, pd):
         .properties(width="container", height=260)
     )
     trade_off
-    return colours, trade_off
+    return (trade_off,)
 
 
 @app.cell
@@ -169,7 +169,7 @@ def _(mo):
 
 
 @app.cell
-def _(alt, colours, fedavg, ours, pd):
+def _(alt, fedavg, ours, pd):
     _rows = [
         {"round": row["round"], "accuracy": 100 * row[column], "method": name, "model": model}
         for name, result in (("FedBC", ours), ("FedAvg", fedavg))
@@ -182,7 +182,11 @@ def _(alt, colours, fedavg, ours, pd):
         .encode(
             alt.X("round"),
             alt.Y("accuracy", title="accuracy, %", scale=alt.Scale(domain=[0, 100])),
-            alt.Color("method", scale=colours, legend=alt.Legend(orient="top", title=None)),
+            alt.Color(
+                "method",
+                scale=alt.Scale(domain=["FedBC", "FedAvg"], range=["#0072B2", "#D55E00"]),
+                legend=alt.Legend(orient="top", title=None),
+            ),
             alt.StrokeDash("model", legend=alt.Legend(orient="top", title=None)),
             tooltip=["method", "model", "round", alt.Tooltip("accuracy", format=".1f")],
         )
@@ -214,7 +218,7 @@ def _(alt, federation, gamma, ours, pd):
         alt.Chart(devices, description="Drift of every device, with a line at gamma")
         .mark_bar(color="#0072B2")
         .encode(
-            alt.X("device", sort=_order, title="device (its examples), from the smallest to the largest"),
+            alt.X("device", sort=_order, title="device (its examples), by size"),
             alt.Y("drift", title="‖x_i − z‖²"),
             tooltip=[
                 "device",
@@ -257,7 +261,7 @@ def _(alt, ours, pd):
         alt.Chart(_long, description="Each device's share in the server's mean, by lambda and by size")
         .mark_bar()
         .encode(
-            alt.X("device:N", sort=alt.EncodingSortField("examples"), title="device, from the smallest to the largest"),
+            alt.X("device:N", sort=alt.EncodingSortField("examples"), title="device, by size"),
             alt.XOffset("weighted:N"),
             alt.Y("share", title="mean share in its rounds, %"),
             alt.Color(

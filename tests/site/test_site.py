@@ -1,5 +1,6 @@
 """The documentation site: built strictly, complete, offline, and looked at in a browser."""
 
+import dataclasses
 import importlib
 import inspect
 import pkgutil
@@ -99,7 +100,7 @@ def test_every_public_name_is_documented(site):
 def test_hyperparameters_come_with_their_help(site):
     text = (site / "reference/fedbc.algorithms.html").read_text()
     for method in fedbc.algorithms.ALGORITHMS.values():
-        for field in method.__dataclass_fields__.values():
+        for field in dataclasses.fields(method):
             if field.name in vars(method).get("__annotations__", {}):
                 assert escaped(field.metadata["help"]) in escaped(text), (method.name, field.name)
     assert "lambda_i = P[lambda_min, lambda_max]" in text
@@ -185,9 +186,9 @@ def test_search_from_disk(site, browser):
     box = "document.querySelector('.md-search__input')"
     browser.run(f"{box}.focus()")
     browser.wait(f"return !{box}.disabled")
-    browser.run(f"{box}.value = 'multiplier'; {box}.dispatchEvent(new KeyboardEvent('keyup', {{bubbles: true}}))")
+    browser.run(f"{box}.value = 'knob'; {box}.dispatchEvent(new KeyboardEvent('keyup', {{bubbles: true}}))")
     browser.run(f"{box}.dispatchEvent(new Event('input', {{bubbles: true}}))")
-    browser.wait("return document.querySelectorAll('.md-search-result__item').length > 2")
+    browser.wait("return document.querySelectorAll('.md-search-result__item').length > 0")
     titles = browser.run("return [...document.querySelectorAll('.md-search-result__item h1')].map(h => h.textContent)")
     assert any("Concepts" in title for title in titles), titles
     browser.screenshot("site-search")
