@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import re
 import socket
 import subprocess
 import sys
