@@ -27,15 +27,17 @@ DATA = Path(os.environ.get("FEDBC_DATA") or ROOT.parent / "shared" / "data")
 
 
 def smaller(command):
-    """The same command with at most two rounds; on images and text one round, of one method and one device."""
-    if REAL_DATA.search(command) and not DATA.exists():
-        return ""
-    if not re.match(r"\s*fedbc (run|sweep)\b", command) or "--resume" in command or "--config" in command:
-        return command
+    """The same command with two rounds; on images and text one round, of one method and one device."""
+    command = command.split("#")[0]
     real = REAL_DATA.search(command)
-    if "sweep" in command:
+    if real and not DATA.exists():
+        return ""
+    if re.match(r"\s*fedbc sweep\b", command):
         return command + " --workers 1"
-    command = re.sub(r" --rounds \d+", "", command.split("#")[0]) + f" --rounds {1 if real else 2}"
+    begins = re.match(r"\s*fedbc (run|compare|calibrate|tune)\b", command)
+    if not begins or "--resume" in command or "--config" in command:
+        return command
+    command = re.sub(r" --rounds \d+", "", command) + f" --rounds {1 if real else 2}"
     if real:
         command = re.sub(r" --(sample|evaluate|evaluate-every) \S+", "", command) + " --sample 1 --evaluate global"
         command = command.replace(" fedavg ", " ")
