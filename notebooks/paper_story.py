@@ -290,7 +290,7 @@ def _(mo):
     - Training that begins from z: the bars stay small, a large gamma never binds, and the circle stays near the square.
     - More heterogeneity: the models for all get worse, FedAvg's and FedBC's; those of each lose far less.
     - Only two devices a round: their models have gone their own ways for rounds when they meet again, and z, the mean
-      of two of them, is worse than with twelve.
+      of two of them, is worse than with six.
     """)
     return
 

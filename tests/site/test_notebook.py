@@ -63,10 +63,12 @@ def test_weights_by_lambda_are_more_even(tell):
     assert alike.to_numpy() == pytest.approx(1 / 6)  # where no lambda is left, all count alike
 
 
-def test_training_from_z_hardly_feels_gamma(tell):
-    small, large = tell(gamma=0.001, start="global"), tell(gamma=30.0, start="global")
-    assert accuracy(large, "global") == pytest.approx(accuracy(small, "global"), abs=0.05)
-    assert large["devices"]["drift"].max() < 30
+def test_training_from_z_never_reaches_a_large_gamma(tell):
+    large = tell(gamma=30.0, start="global")
+    assert (large["ours"].multipliers == 0).all()
+    assert large["devices"]["drift"].max() < 1
+    assert accuracy(large, "global") == pytest.approx(accuracy(large, "global", "FedAvg"), abs=0.05)
+    assert accuracy(large, "local") == pytest.approx(accuracy(large, "local", "FedAvg"), abs=0.05)
 
 
 def test_heterogeneity_costs_the_models_for_all_most(tell):
@@ -78,7 +80,7 @@ def test_heterogeneity_costs_the_models_for_all_most(tell):
 
 
 def test_few_devices_a_round_cost_the_global_model(tell):
-    assert accuracy(tell(gamma=0.001, sample=2), "global") < accuracy(tell(gamma=0.001, sample=12), "global") - 0.1
+    assert accuracy(tell(gamma=0.001, sample=2), "global") < accuracy(tell(gamma=0.001, sample=6), "global") - 0.1
 
 
 def test_marimo_finds_nothing_to_complain_of():

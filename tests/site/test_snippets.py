@@ -9,11 +9,19 @@ from needs import missing
 from snippets import PAGES, ROOT, blocks, fresh_arguments, read_toml, run_commands, run_python
 
 import fedbc
+from fedbc.cli.main import fedbc as group
 
-NOT_RUN = {"README.md": 3, "docs/index.md": 1, "docs/notebook.md": 1, "docs/reproduce.md": 1}
+NOT_RUN = {"README.md": 3, "docs/data.md": 2, "docs/index.md": 1, "docs/notebook.md": 1, "docs/reproduce.md": 1}
 """How many blocks of a page are marked as not run: a new one is a decision, not an accident."""
 TYPED = {"docs/deploy.md": "tests/deploy/test_deploy_docs.py"}
 """Pages whose commands are typed by a test of their own, section by section."""
+COVERED = {
+    "fedbc calibrate": "tests/selection/test_calibrate.py",
+    "fedbc compare": "tests/reports/test_compare_command.py",
+    "fedbc tune": "tests/selection/test_tune.py",
+    "fedbc watch": "tests/watch/test_watching.py",
+}
+"""Commands that run for minutes or serve until they are stopped, and the test that runs each of them."""
 FILES = {
     "README.md": {
         "experiment.toml": "[algorithm]\nname = 'fedbc'\n[run]\nrounds = 2\n",
@@ -34,8 +42,7 @@ def smaller(command):
         return ""
     if re.match(r"\s*fedbc sweep\b", command):
         return command + " --workers 1"
-    begins = re.match(r"\s*fedbc (run|compare|calibrate|tune)\b", command)
-    if not begins or "--resume" in command or "--config" in command:
+    if not re.match(r"\s*fedbc run\b", command) or "--resume" in command or "--config" in command:
         return command
     command = re.sub(r" --rounds \d+", "", command) + f" --rounds {1 if real else 2}"
     if real:
@@ -59,7 +66,7 @@ def test_every_block_runs(page, tmp_path, monkeypatch):
         if block.language == "python":
             run_python(block.code.replace("rounds=200", "rounds=2"), page, block.line, names)
         elif block.language == "sh" and page not in TYPED:
-            run_commands(block.code, smaller)
+            run_commands(block.code, smaller, COVERED)
         elif block.language == "toml":
             read_toml(block.code)
         else:
@@ -124,6 +131,13 @@ def test_blocks_that_are_not_run_say_why():
                 for file in re.findall(r"(?:tests|docs)/[\w/]+\.\w+", block.note):
                     assert (ROOT / file).exists(), f"{page}:{block.line}: there is no {file}"
     assert counted == NOT_RUN
+
+
+def test_commands_left_to_other_tests_are_run_there():
+    for command, test in COVERED.items():
+        _, name = command.split()
+        if name in group.commands:
+            assert f'"{name}"' in (ROOT / test).read_text(), test
 
 
 def test_excerpts_are_lines_of_their_files():
