@@ -29,12 +29,15 @@ from fedbc.algorithms import (  # noqa: E402
 from fedbc.errors import DeviceError, Diverged, FedBCError, InputError, Interrupted  # noqa: E402
 from fedbc.simulation import Result, load, simulate  # noqa: E402
 
+from fedbc.reports.comparison import Comparison, compare  # noqa: E402  isort: skip (needs all of the above)
+
 __version__ = "0.1.0"
 
 __all__ = [
     "L2GD",
     "SCAFFOLD",
     "Algorithm",
+    "Comparison",
     "DeviceError",
     "Ditto",
     "Diverged",
@@ -58,6 +61,7 @@ __all__ = [
     "QFedAvg",
     "Result",
     "algorithms",
+    "compare",
     "data",
     "load",
     "models",

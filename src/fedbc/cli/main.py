@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 from fedbc import __version__
+from fedbc.cli.compare import compare_command
 from fedbc.cli.deploy import deploy_group
 from fedbc.cli.errors import Stopped
 from fedbc.cli.inspect import data_group, list_command, show_command
@@ -30,6 +31,7 @@ fedbc.add_command(run_command)
 fedbc.add_command(list_command)
 fedbc.add_command(show_command)
 fedbc.add_command(sweep_command)
+fedbc.add_command(compare_command)
 fedbc.add_command(paper_group)
 fedbc.add_command(data_group)
 fedbc.add_command(deploy_group)

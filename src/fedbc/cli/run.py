@@ -79,7 +79,7 @@ def run_command(
         jobs = _resumed(resume, others, values)
         parent = resume
     else:
-        specs = _specs(algorithms, data_name, model_name, config, values)
+        specs = specifications(algorithms, data_name, model_name, config, values)
         parent = _target(out, specs)
         jobs = {name: (parent / name if len(specs) > 1 else parent, spec) for name, spec in specs.items()}
     built = _built(jobs)
@@ -98,7 +98,7 @@ def run_command(
         Console(soft_wrap=True).print(f"Curves: {pictures}\nResults: {parent}", highlight=False)
 
 
-def _specs(
+def specifications(
     algorithms: tuple[str, ...], data_name: str | None, model_name: str | None, config: Path | None, values: Any
 ) -> dict[str, RunSpec]:
     """One specification an algorithm: the command line's values over the file's over the defaults."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +46,12 @@ def sweep_command(file: Path, out: Path | None, workers: int | None, ray: str | 
     results = out or file.with_suffix(".jsonl")
     hashes = [sweep.fingerprint(spec) for spec in specs]
     done = sum(h in sweep.read_results(results) for h in hashes)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    shown = not quiet and sys.stderr.isatty()
-    with Progress(
-        *columns, TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True), disable=not shown
-    ) as bar:
-        task = bar.add_task("runs", total=len(specs), completed=done)
+    with runs_progress(len(specs), done, quiet) as (advance, tell):
 
         def on_line(line: dict[str, Any]) -> None:
-            bar.advance(task)
-            if "error" in line and not quiet:
-                bar.console.print(f"{line['hash']}: {line['error']}", highlight=False, soft_wrap=True)
+            advance()
+            if "error" in line:
+                tell(f"{line['hash']}: {line['error']}")
 
         try:
             sweep.run_sweep(specs, results, workers=workers, ray=ray, on_line=on_line)
@@ -63,6 +60,22 @@ def sweep_command(file: Path, out: Path | None, workers: int | None, ray: str | 
     if not quiet:
         lines = sweep.read_results(results)
         _show([lines[h] for h in hashes], best, results)
+
+
+@contextmanager
+def runs_progress(total: int, done: int, quiet: bool) -> Iterator[tuple[Callable[[], None], Callable[[str], None]]]:
+    """A bar over runs, on a terminal only: a function that counts one, and one that says something above the bar."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    left = (TextColumn("left"), TimeRemainingColumn())
+    shown = not quiet and sys.stderr.isatty()
+    with Progress(*columns, *left, console=Console(stderr=True), disable=not shown) as bar:
+        task = bar.add_task("runs", total=total, completed=done)
+
+        def tell(text: str) -> None:
+            if not quiet:
+                bar.console.print(text, highlight=False, soft_wrap=True)
+
+        yield lambda: bar.advance(task), tell
 
 
 def _show(lines: list[dict[str, Any]], best: int, results: Path) -> None:

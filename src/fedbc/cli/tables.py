@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Any
 
+import pandas as pd
 from rich.table import Table
 
+from fedbc.reports import tables as reports
+from fedbc.reports.tables import SCORES
 from fedbc.simulation.result import Result
-
-COLUMNS = (
-    ("global_accuracy", "global\naccuracy %", 100),
-    ("local_accuracy", "local\naccuracy %", 100),
-    ("finetuned_accuracy", "fine-tuned\nlocal acc. %", 100),
-    ("finetuned_on_test_accuracy", "local acc. %,\nfine-tuned on\nTEST data", 100),
-    ("accuracy_variance", "variance over\ndevices %²", 1e4),
-    ("worst_accuracy", "worst\ndevice %", 100),
-    ("global_loss", "training\nloss", 1),
-    ("seconds", "time\ns", 1),
-)
 
 
 def comparison(results: Mapping[str, Result]) -> Table:
     """One row a method."""
     summaries = {name: r.summary() for name, r in results.items()}
-    shown = [c for c in COLUMNS if any(_is_number(s.get(c[0])) for s in summaries.values())]
+    frame = pd.DataFrame([{"method": name, **summary} for name, summary in summaries.items()])
+    shown = [c for c in SCORES if c.key in frame and frame[c.key].notna().any()]
+    return of_report(reports.Table("methods", "", frame, [reports.Column("method", "method"), *shown]))
+
+
+def of_report(shown: reports.Table) -> Table:
+    """A report's table for the terminal; the first column is never broken."""
     table = Table(title_justify="left", header_style="bold", pad_edge=False)
-    table.add_column("method", no_wrap=True)
-    for _, heading, _ in shown:
-        table.add_column(heading, justify="right")
-    for name, summary in summaries.items():
-        table.add_row(name, *[_cell(summary.get(key), key, factor) for key, _, factor in shown])
+    for column in shown.columns:
+        table.add_column(column.heading, justify="left" if column.digits is None else "right")
+    table.columns[0].no_wrap = True
+    for row in shown.rows:
+        table.add_row(*row)
     return table
 
 
@@ -47,13 +43,3 @@ def explanation(results: Mapping[str, Result]) -> str:
         f"{mean}Global accuracy: the global model z on all devices' test sets. Local accuracy: each device's own "
         "model x_i on its own test set, mean over devices. Variance and worst device: z on each device's test set."
     )
-
-
-def _cell(value: Any, key: str, factor: float) -> str:
-    if not _is_number(value):
-        return "–"
-    return f"{value * factor:.3f}" if key == "global_loss" else f"{value * factor:.1f}"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not math.isnan(value)

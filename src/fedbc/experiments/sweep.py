@@ -126,13 +126,20 @@ def run_sweep(
 ) -> None:
     """Run what `results` does not hold yet, and append a line for each run as it ends; `how` may keep more of a run."""
     known = read_results(results)
-    todo = [storage.to_json(s.to_dict()) for s in specs if fingerprint(s) not in known]
-    if not todo:
-        return
-    lines = _on_ray(todo, ray, how) if ray is not None else _on_processes(todo, workers or runtime.usable_cores(), how)
-    for line in lines:
+    todo = [s for s in specs if fingerprint(s) not in known]
+    for line in carry_out_all(todo, workers=workers, ray=ray, how=how):
         append_line(results, line)
         on_line(line)
+
+
+def carry_out_all(
+    specs: list[RunSpec], *, workers: int | None = None, ray: str | None = None, how: CarryOut = carry_out
+) -> Iterator[Line]:
+    """Run specifications in worker processes or on Ray; their lines come as they end."""
+    todo = [storage.to_json(s.to_dict()) for s in specs]
+    if not todo:
+        return iter(())
+    return _on_ray(todo, ray, how) if ray is not None else _on_processes(todo, workers or runtime.usable_cores(), how)
 
 
 def append_line(path: Path, line: Line) -> None:

@@ -14,8 +14,8 @@ from fedbc import storage
 from fedbc.errors import InputError
 from fedbc.experiments.plots import COLOURS
 
-COLOURS_ON_DARK = [*COLOURS[:-1], "#F0F0F0"]
-"""The same palette where its black would not be seen."""
+COLOURS_ON_DARK = ["#2B8FD0", *COLOURS[1:-1], "#F0F0F0"]
+"""The same palette where its black would not be seen, and its blue hardly."""
 
 FIGURE_WIDTH = 560
 """Of a PNG or SVG, in pixels; in a page a chart is as wide as its place."""
@@ -78,8 +78,9 @@ def write_figure(chart: Chart, folder: Path) -> list[Path]:
     options: dict[str, Any] = {"vl_version": _grammar(), "config": light_config()}
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{chart.name}.png", folder / f"{chart.name}.svg"]
-    storage.write_atomically(files[0], vl_convert.vegalite_to_png(spec, scale=2, **options))
-    storage.write_atomically(files[1], vl_convert.vegalite_to_svg(spec, **options))
+    drawn = vl_convert.vegalite_to_svg(spec, **options)
+    storage.write_atomically(files[0], vl_convert.svg_to_png(drawn, scale=2))
+    storage.write_atomically(files[1], drawn)
     return files
 
 
@@ -88,7 +89,7 @@ def light_config() -> dict[str, Any]:
     words = {"labelColor": _INK, "titleColor": _INK, "titleFontWeight": "normal", **LETTERS}
     return {
         "font": "sans-serif",
-        "range": {"category": COLOURS},
+        "range": {"category": COLOURS, "heatmap": ["#f5f7f9", "#0b5cad"]},
         "view": {"stroke": None},
         "axis": {**words, "gridColor": _FAINT, "domainColor": _FAINT, "tickColor": _FAINT},
         "legend": {**words, "orient": "top", "title": None},

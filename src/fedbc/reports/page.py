@@ -13,15 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
-
-import jinja2
+from typing import TYPE_CHECKING, Any
 
 from fedbc import storage
 from fedbc.experiments.plots import COLOURS
 from fedbc.reports import charts
 from fedbc.reports.charts import COLOURS_ON_DARK, Chart
 from fedbc.reports.tables import Table
+
+if TYPE_CHECKING:
+    import jinja2
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,8 @@ def _colours() -> dict[str, list[str]]:
 @functools.cache
 def environment(package: str) -> jinja2.Environment:
     """Templates of a package, which may extend the shell, page.html."""
+    import jinja2  # not at the top: the command line should not wait for it
+
     return jinja2.Environment(
         loader=jinja2.FunctionLoader(lambda name: _source(name, package)),
         autoescape=lambda name: name is not None and name.endswith(".html"),

@@ -42,6 +42,19 @@ class Column:
         return f"{value * self.factor:.{self.digits}f}"
 
 
+SCORES = (
+    Column("global_accuracy", "global\naccuracy %", 1, factor=100),
+    Column("local_accuracy", "local\naccuracy %", 1, factor=100),
+    Column("finetuned_accuracy", "fine-tuned\nlocal acc. %", 1, factor=100),
+    Column("finetuned_on_test_accuracy", "local acc. %,\nfine-tuned on\nTEST data", 1, factor=100),
+    Column("accuracy_variance", "variance over\ndevices %²", 1, factor=1e4),
+    Column("worst_accuracy", "worst\ndevice %", 1, factor=100),
+    Column("global_loss", "training\nloss", 3),
+    Column("seconds", "time\ns", 1),
+)
+"""The columns of a run's summary that tables show; `fedbc.simulation.metrics` defines them."""
+
+
 @dataclass(frozen=True)
 class Table:
     """A frame with the columns to show; the CSV file holds the whole frame as it is."""

@@ -156,7 +156,7 @@ class Simulation:
         self.spec = {
             "algorithm": {"name": algorithm.name, **algorithm.hyperparameters()},
             "model": {"name": model.name, "parameters": trees.size(params)},
-            "data": {"name": federation.name, "devices": federation.devices, "checksum": _checksum(federation)},
+            "data": {"name": federation.name, "devices": federation.devices, "checksum": checksum(federation)},
             "run": dataclasses.asdict(settings) | {"lanes": lanes.count},
             "versions": versions(),
         }
@@ -298,7 +298,8 @@ def _under(prefix: str, arrays: storage.Arrays) -> storage.Arrays:
     return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
 
 
-def _checksum(federation: Federation) -> str:
+def checksum(federation: Federation) -> str:
+    """Tells federations apart by their data."""
     value = 0
     for split in (federation.train, federation.test):
         for array in (split.x, split.y, split.offsets):

@@ -20,7 +20,7 @@ const fedbcPage = (() => {
     return {
       background: "transparent",
       font: "system-ui, sans-serif",
-      range: { category: palette },
+      range: { category: palette, heatmap: [colour("card"), colour("link")] },
       view: { stroke: null },
       axis: { ...words, gridColor: line, domainColor: line, tickColor: line },
       legend: { ...words, orient: "top", title: null, columns: narrow ? 2 : 6, labelLimit: narrow ? 130 : 220 },
@@ -72,9 +72,11 @@ const fedbcPage = (() => {
 
   // A click on a mark of a device, say, picks that device in all charts; a second one lets go of it.
   function pickFrom(item) {
-    if (!item || !item.datum) return;
+    // The cells around the points of a chart that looks for the nearest one hold the point as their datum.
+    const datum = item && item.datum && (item.datum.datum || item.datum);
+    if (!datum) return;
     for (const list of document.querySelectorAll("select[data-pick]")) {
-      const value = JSON.stringify(item.datum[list.dataset.pick]);
+      const value = JSON.stringify(datum[list.dataset.pick]);
       if (value === undefined || ![...list.options].some((o) => o.value === value)) continue;
       list.value = list.value === value ? "null" : value;
       list.dispatchEvent(new Event("change"));
