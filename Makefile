@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Compiled programs stay within the project, too.
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/compiled
 
-.PHONY: run test check format bench lock clean
+.PHONY: run test check format bench docs docs-serve notebook pictures lock clean
 
 run: $(VENV)/.run
 	$(BIN)/fedbc run fedbc fedavg --data synthetic --rounds 200 --epochs 5 --sample 10 --momentum 0.5 --dual-lr 0.001 --data-seed 2 --seed 1
@@ -37,6 +37,27 @@ $(VENV)/.test: $(VENV)/.run
 	$(PIP) --group test
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.run
+	$(PIP) --group docs --group notebook
+	@touch $@
+
+# The documentation, as a site that opens from disk: site/index.html. No network is needed once .venv is there.
+docs docs-serve: export NO_MKDOCS_2_WARNING := 1
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict
+	@echo "open site/index.html"
+
+docs-serve: $(VENV)/.docs
+	$(BIN)/mkdocs serve --strict
+
+# The paper's story with sliders, in the browser.
+notebook: $(VENV)/.docs
+	$(BIN)/marimo run notebooks/paper_story.py
+
+# Draw the pictures of docs/concepts.md anew.
+pictures: $(VENV)/.run
+	$(BIN)/python tools/concept_pictures.py
+
 # Against other simulators and the machine's limit; on a quiet machine, with FEDBC_DATA set for MNIST, CIFAR-10, Shakespeare.
 bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks.run
@@ -53,4 +74,4 @@ lock:
 	rm -rf .venv-lock
 
 clean:
-	rm -rf $(VENV) .cache .venv-lock .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) site .cache .venv-lock .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -1,4 +1,4 @@
-"""The documentation keeps up with the code: names, links, commands and snippets."""
+"""The documentation keeps up with the code: names, links and options; tests/site runs its snippets."""
 
 import re
 from pathlib import Path
@@ -46,16 +46,3 @@ def test_options_in_the_documentation_exist():
     for page in PAGES:
         for command in re.findall(r"fedbc (?:run|compare)[^\n`#]*", page.read_text()):
             assert set(re.findall(r"--[a-z-]+", command)) <= known, command
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/models.md"])
-def test_snippets_run(page, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
-    names: dict = {}
-    exec(compile(snippet.replace("rounds=200", "rounds=2"), page, "exec"), names)
-    if page == "README.md":
-        assert (tmp_path / "my-run" / "summary.json").exists()
-        assert names["result"].history.shape[0] == 2
-    else:
-        fedbc.simulate(fedbc.FedAvg(), names["model"], fedbc.data.synthetic(devices=3), rounds=1)

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from fedbc.errors import InputError, unknown
 
+__all__ = ["choice", "integer", "number", "tolerance"]
+
 
 def number(
     name: str,

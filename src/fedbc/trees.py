@@ -9,6 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+__all__ = ["add", "axpy", "dot", "mean", "mix", "scale", "size", "sqdist", "sqnorm", "sub", "where", "zeros_like"]
+
 Tree = Any
 Scalar = Any
 

@@ -39,6 +39,7 @@ _METHODS: tuple[type[Algorithm], ...] = (
 )
 
 ALGORITHMS: dict[str, type[Algorithm]] = {method.name: method for method in _METHODS}
+"""Every method by its name on the command line."""
 
 __all__ = [
     "ALGORITHMS",

@@ -18,6 +18,8 @@ from fedbc import checks
 from fedbc.data.federation import Federation, Split, canonical, from_splits
 from fedbc.errors import InputError
 
+__all__ = ["by_id", "dirichlet", "from_partition", "iid", "power_law", "power_law_sizes", "shards", "split"]
+
 Rows = np.ndarray
 
 NAMES = ("power_law", "dirichlet", "shards", "iid")

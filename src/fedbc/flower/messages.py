@@ -44,6 +44,24 @@ from fedbc.errors import FedBCError
 from fedbc.models.base import Model
 from fedbc.simulation.engine import no_context
 
+__all__ = [
+    "Answer",
+    "MessageError",
+    "Order",
+    "Parts",
+    "Shapes",
+    "Spec",
+    "content",
+    "from_arrays",
+    "from_config",
+    "from_metrics",
+    "layout",
+    "parts",
+    "to_arrays",
+    "to_config",
+    "to_metrics",
+]
+
 VERSION = 1
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 NPY_HEADER = 4096

@@ -38,6 +38,8 @@ from fedbc.flower.settings import Deployment, RunConfig, algorithm_from, under
 from fedbc.privacy.mechanism import system_normal
 from fedbc.privacy.private import Private, model_and_weight
 
+__all__ = ["privacy_mod", "private_from"]
+
 KEYS = ("clip", "noise-multiplier", "largest-weight", "evaluate")
 
 

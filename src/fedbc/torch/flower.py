@@ -38,6 +38,8 @@ from fedbc.simulation.schedule import SHUFFLE, generator
 from fedbc.torch.local import LocalRound
 from fedbc.torch.weights import Arrays, buffers, load_arrays, parameters
 
+__all__ = ["Scores", "classified", "client_app", "initial_model"]
+
 Loaders = tuple[DataLoader, DataLoader]
 LoadLoaders = Callable[[int, Context], Loaders]
 Train = Callable[[nn.Module, DataLoader, LocalRound, RunConfig], None]

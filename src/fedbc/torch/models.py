@@ -19,6 +19,8 @@ from fedbc import storage
 from fedbc.errors import InputError
 from fedbc.torch.weights import Arrays, to_arrays
 
+__all__ = ["CNN", "LSTM", "MLP", "logistic", "to_jax", "to_torch"]
+
 
 class MLP(nn.Module):
     """`fedbc.models.mlp`: dense, ReLU, dense."""
