@@ -23,7 +23,7 @@ def small_federation(sizes=(7, 23, 12, 40, 5), *, features=4, classes=3, test=6,
     return fedbc.data.federation(train, held, classes=classes, name="small")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_federation():
     return small_federation
 

@@ -116,12 +116,15 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch, capsys):
         (["fedbc", "--sample", "31"], "sample=31 is not accepted"),
     ],
 )
-def test_mistakes_are_one_line(arguments, said, folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    places = {"runs": folder / "runs", "figures": folder / "figures"}
-    assert run("compare", *(a.format(**places) for a in arguments)) == 2
+def test_mistakes_are_one_line(arguments, said, tmp_path, monkeypatch, capsys):
+    here, runs, figures = (tmp_path / name for name in ("here", "runs", "figures"))
+    for folder in (here, runs / "some-run", figures):
+        folder.mkdir(parents=True)
+    (runs / "some-run" / "spec.json").write_text("{}")
+    monkeypatch.chdir(here)
+    assert run("compare", *(a.format(runs=runs, figures=figures) for a in arguments)) == 2
     assert said in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
+    assert list(here.iterdir()) == []
 
 
 def test_the_page_in_a_browser(folder, browser):

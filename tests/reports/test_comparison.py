@@ -19,10 +19,8 @@ RUN = {"rounds": 6, "sample": 3, "batch_size": 5}
 
 
 @pytest.fixture(scope="module")
-def small_results():
-    from conftest import small_federation
-
-    federation, model = small_federation(), fedbc.models.logistic(4, 3)
+def small_results(make_federation):
+    federation, model = make_federation(), fedbc.models.logistic(4, 3)
     methods = {"fedbc": fedbc.FedBC(lr=0.1), "fedavg": fedbc.FedAvg(lr=0.1)}
     results = {
         name: [fedbc.simulate(algorithm, model, federation, seed=s, **RUN) for s in (0, 1)]
@@ -198,6 +196,7 @@ def test_the_documentation_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(comparisonpage, "write_figure", lambda *_: [])  # they take their time, and are tested elsewhere
     names: dict = {}
-    exec(compile(snippet.replace("rounds=200", "rounds=2"), "compare.md", "exec"), names)
+    snippet = snippet.replace("rounds=200", "rounds=2").replace("range(3)", "range(1)")
+    exec(compile(snippet, "compare.md", "exec"), names)
     assert (tmp_path / "my-comparison" / "index.html").exists()
-    assert len(names["comparison"].devices) == 2 * 3 * 30
+    assert len(names["comparison"].devices) == 2 * 30
