@@ -67,7 +67,7 @@ def _carry_out_one(parent: str, text: str) -> sweep.Line:
     try:
         if not (folder / "spec.json").exists():
             runs.begin(folder, spec)
-        runs.carry_out(folder, spec)
+        runs.carry_out(folder, spec, checkpoint_every=max(20, int(spec.to_dict()["run"]["rounds"]) // 25))
     except FedBCError as error:
         line["error"] = str(error)
     return line | {"seconds": time.perf_counter() - began}
