@@ -41,10 +41,10 @@ def test_every_column_is_documented(small, tiny_model):
 def test_options_in_the_documentation_exist():
     known = {flag.spelling for flag in FLAGS} | {
         *("--data", "--model", "--config", "--out", "--resume", "--quiet", "--json", "--help", "--checkpoint-every"),
-        *("--data-dir", "--tensorboard", "--mlflow", "--wandb", "--wandb-project"),
+        *("--data-dir", "--seeds", "--workers", "--tensorboard", "--mlflow", "--wandb", "--wandb-project"),
     }
     for page in PAGES:
-        for command in re.findall(r"fedbc run[^\n`#]*", page.read_text()):
+        for command in re.findall(r"fedbc (?:run|compare)[^\n`#]*", page.read_text()):
             assert set(re.findall(r"--[a-z-]+", command)) <= known, command
 
 

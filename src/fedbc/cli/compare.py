@@ -17,7 +17,7 @@ from fedbc.errors import InputError
 from fedbc.experiments import comparing
 from fedbc.experiments.catalog import CATALOG
 from fedbc.experiments.spec import RunSpec
-from fedbc.reports.comparison import Comparison, built_part, check_same_federation, grouped
+from fedbc.reports.comparison import Comparison, built_models, built_part, check_same_federation, grouped
 from fedbc.simulation.result import load
 
 MARK = "comparison.json"
@@ -88,7 +88,8 @@ def compare_command(
         print(json.dumps(json.loads(storage.to_json(comparison.table.to_dict("records"))), indent=2))
     elif not quiet:
         Console().print(tables.of_report(comparison.summary), comparison.summary.caption, sep="\n", highlight=False)
-        Console().print(*comparison.words, sep="\n", highlight=False)
+        for words in comparison.words:
+            Console().print(words, highlight=False)
         Console(soft_wrap=True).print(
             f"Page: {page}\nFigures: {target / 'figures'}\nTables: {target / 'tables'}", highlight=False
         )
@@ -137,10 +138,7 @@ def loaded(paths: list[Path]) -> Comparison:
     found = {str(folder): load(folder) for folder in comparing.run_folders(paths)}
     check_same_federation(found)
     methods = grouped(list(found.values()))
-    first = next(iter(found.values()))
-    models = {name: built_part(rs[0], "model") for name, rs in methods.items()}
-    complete = all(m is not None for m in models.values())
-    return Comparison(methods, built_part(first, "data"), models if complete else None)
+    return Comparison(methods, built_part(next(iter(found.values())), "data"), built_models(methods))
 
 
 def _run(

@@ -67,7 +67,9 @@ def _carry_out_one(parent: str, text: str) -> sweep.Line:
     try:
         if not (folder / "spec.json").exists():
             runs.begin(folder, spec)
-        line["summary"] = runs.carry_out(folder, spec, on_round=sweep.tell_round).summary()
+        every = max(20, int(spec.to_dict()["run"]["rounds"]) // 25)
+        result = runs.carry_out(folder, spec, checkpoint_every=every, on_round=sweep.tell_round)
+        line["summary"] = result.summary()
     except FedBCError as error:
         line["error"] = str(error)
     return line | {"seconds": time.perf_counter() - began}

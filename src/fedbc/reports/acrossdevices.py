@@ -1,4 +1,4 @@
-"""Charts over devices: the trade-off, fairness, shares in the server's mean, drift, the partition."""
+"""Charts over devices: the trade-off, fairness, the partition."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def tradeoff(comparison: Comparison) -> Chart | None:
     base = alt.Chart(slim(means))
     across = base.mark_rule().encode(x=alt.X("global_accuracy_low:Q"), x2="global_accuracy_high:Q", y=y, color=colour)
     upright = base.mark_rule().encode(y=alt.Y("local_accuracy_low:Q"), y2="local_accuracy_high:Q", x=x, color=colour)
-    shape = alt.Shape("method:N", title=None, scale=alt.Scale(domain=comparison.names))
+    legend = alt.Legend(symbolOpacity=1)
+    shape = alt.Shape("method:N", title=None, scale=alt.Scale(domain=comparison.names), legend=legend)
     middle = base.mark_point(filled=True, size=170, opacity=1).encode(x, y, colour, shape, tooltip=tips_of_mean)
     seeds = seeds.encode(x, y, colour, shape, tooltip=tips)
     chart = with_parameters(seeds, across, upright, middle)
@@ -78,88 +79,14 @@ def fairness(comparison: Comparison) -> list[Chart]:
         y = alt.Y(f"{column}:Q", title=f"accuracy of {who} on its test set, %", scale=alt.Scale(domain=[0, 100]))
         base = alt.Chart(slim(means)).encode(x, y, by_method(comparison.names))
         tips = ["method:N", "device:N", alt.Tooltip(f"{column}:Q", format=".1f"), "place:Q"]
-        points = base.mark_point(filled=True, size=45).encode(opacity=picked(), tooltip=tips)
+        size = 45 if means["device"].nunique() <= MOST_DEVICES else 14
+        points = base.mark_point(filled=True, size=size).encode(opacity=picked(), tooltip=tips)
         lowest = means.groupby("method", sort=False)[column].quantile(0.1)
         words = listed(f"{value:.0f} % with {name}" for name, value in lowest.items())
         said = f"{title}: accuracy by device, sorted for each method. A tenth of the devices has at most {words}."
         chart = with_parameters(base.mark_line(strokeWidth=1.2, opacity=0.6), points)
         charts.append(Chart(f"fairness-{column.split('_')[0]}", title, chart, said))
     return charts
-
-
-def coefficients(comparison: Comparison, shown: np.ndarray, by: str) -> Chart | None:
-    """Each device's share in the server's mean, by "size" (what its examples alone would give it) or by "lambda"."""
-    rows = comparison.devices
-    column = {"size": "coefficient_by_examples", "lambda": "multiplier_mean"}[by]
-    if column not in rows:
-        return None
-    rows = rows[rows["device"].isin(shown)].dropna(subset=["coefficient", column])
-    if rows.empty:
-        return None
-    keep = ["multiplier_mean", "examples", "coefficient", "coefficient_by_examples"]
-    rows = rows.groupby(["method", "device"], sort=False)[[c for c in keep if c in rows]].mean().reset_index()
-    by_size = alt.X(f"{column}:Q", title="share by size, n_i / Σ n", axis=alt.Axis(format=".0%"))
-    x = by_size if by == "size" else alt.X(f"{column}:Q", title="lambda_i, mean over its rounds")
-    y = alt.Y("coefficient:Q", title="share in the server's mean", axis=alt.Axis(format=".0%"))
-    tips = ["method:N", "device:N", "examples:Q", alt.Tooltip("multiplier_mean:Q", title="lambda_i", format=".4")]
-    tips += [alt.Tooltip(f"{c}:Q", format=".1%") for c in ("coefficient", "coefficient_by_examples")]
-    colour = by_method(comparison.names, list(rows["method"].unique()))
-    points = alt.Chart(slim(rows)).mark_point(filled=True, size=55).encode(x, y, colour)
-    points = points.encode(opacity=picked(0.75), tooltip=tips)
-    if by == "lambda":
-        together = rows.groupby("method", sort=False)[["coefficient", column]].corr().xs("coefficient", level=1)[column]
-        words = listed(f"{value:.2f} with {name}" for name, value in together.items())
-        said = f"Each device's share in the server's mean against its multiplier lambda; their correlation is {words}."
-        caption = "FedBC weighs a device by lambda_i: who strains most at the tolerance counts most."
-        return Chart("coefficients-lambda", "Who counts how much: by lambda", with_parameters(points), said, caption)
-    top = float(rows[["coefficient", column]].max().max())
-    same = pd.DataFrame({column: [0, top], "coefficient": [0, top], "method": [None, None]})
-    line = alt.Chart(same).mark_line(strokeDash=[4, 4], color="#888888", strokeWidth=1).encode(x, y)
-    off = rows.assign(gap=(rows["coefficient"] - rows[column]).abs()).groupby("method", sort=False)["gap"].mean()
-    words = listed(f"{100 * value:.1f} points with {name}" for name, value in off.items())
-    said = f"Each device's share in the server's mean against its share by size; they are apart by {words} in the mean."
-    caption = "Mean over a device's rounds. On the dashed line it counts as its number of examples says."
-    return Chart("coefficients-size", "Who counts how much: by size", with_parameters(line, points), said, caption)
-
-
-def constraint(comparison: Comparison, shown: np.ndarray) -> Chart | None:
-    """Drift against tolerance when each device last took part; on the dashed line a device is at its constraint."""
-    rows = comparison.devices
-    if "tolerance" not in rows:
-        return None
-    rows = rows[rows["device"].isin(shown) & np.isfinite(rows["tolerance"]) & np.isfinite(rows["drift"])]
-    if rows.empty:
-        return None
-    keep = ["method", "seed", "device", "tolerance", "drift", "multiplier", "constraint"]
-    scale = alt.Scale(type="sqrt", nice=True)
-    x = alt.X("tolerance:Q", title="tolerance gamma_i", scale=scale)
-    y = alt.Y("drift:Q", title="drift ‖x_i − z‖²", scale=scale)
-    top = float(min(rows["tolerance"].max(), rows["drift"].max()))
-    # On square-root axes the straight line needs its two ends only.
-    same = pd.DataFrame({"tolerance": [0, top], "drift": [0, top], "method": [None, None]})
-    line = alt.Chart(same).mark_line(strokeDash=[4, 4], color="#888888", strokeWidth=1).encode(x, y)
-    states = ["inside", "at it", "beyond"]
-    shape = alt.Shape(
-        "constraint:N",
-        title=None,
-        scale=alt.Scale(domain=states, range=["circle", "square", "triangle-up"]),
-        legend=alt.Legend(symbolFillColor="#888888", symbolStrokeColor="#888888"),
-    )
-    numbers = (alt.Tooltip(f"{c}:Q", format=".4") for c in ("drift", "tolerance", "multiplier"))
-    tips = ["method:N", "device:N", "seed:N", "constraint:N", *numbers]
-    points = alt.Chart(slim(rows[keep])).mark_point(filled=True, size=55)
-    points = points.encode(
-        x, y, by_method(comparison.names, list(rows["method"].unique())), shape, opacity=picked(0.75), tooltip=tips
-    )
-    counts = rows.groupby("method", sort=False)["constraint"].value_counts(normalize=True)
-    words = listed(
-        f"{100 * counts.get((name, 'beyond'), 0):.0f} % of the devices beyond and "
-        f"{100 * counts.get((name, 'at it'), 0):.0f} % at it with {name}"
-        for name in rows["method"].unique()
-    )
-    said = f"Drift against tolerance, a point a device and seed, when it last took part: {words}."
-    caption = "On the dashed line a device is at its constraint, above it beyond, below it inside."
-    return Chart("constraint", "Drift against tolerance", with_parameters(line, points), said, caption)
 
 
 def partition(federation: Federation, shown: np.ndarray) -> list[Chart]:
@@ -171,7 +98,7 @@ def partition(federation: Federation, shown: np.ndarray) -> list[Chart]:
             for d in shown
         ]
     )
-    x = alt.X("device:O", title="device", axis=alt.Axis(labelAngle=0, labelOverlap="greedy"))
+    x = alt.X("device:O", title="device", axis=alt.Axis(labelAngle=0, labelOverlap="greedy", labelSeparation=4))
     bars = (
         alt.Chart(sizes)
         .mark_bar()

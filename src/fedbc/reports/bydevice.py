@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -24,15 +25,15 @@ NEAR = 0.05
 """A drift within so much of the tolerance, as a share, is at the constraint."""
 
 
-def device_rows(result: Result, federation: Federation | None, model: Model | None) -> pd.DataFrame:
+def device_rows(result: Result, federation: Federation | None, accuracies: Accuracies | None) -> pd.DataFrame:
     """One row a device; what cannot be known is NaN."""
     count = federation.devices if federation is not None else len(result.multipliers)
     rows = pd.DataFrame({"device": np.arange(count)})
     if federation is not None:
         rows = rows.assign(examples=federation.train.sizes, test_examples=federation.test.sizes)
     rows = rows.assign(global_accuracy=np.nan, local_accuracy=np.nan)
-    if federation is not None and model is not None and model.correct is not None:
-        z, own = accuracies(result, federation, model)
+    if accuracies is not None:
+        z, own = accuracies(result)
         rows = rows.assign(global_accuracy=z, local_accuracy=own)
     if len(result.multipliers) != count:  # a pooled run: it has one device, which is none of these
         return rows.assign(rounds=0)
@@ -62,34 +63,55 @@ def constraint(rows: pd.DataFrame) -> list[str]:
     return words
 
 
-def accuracies(result: Result, federation: Federation, model: Model) -> tuple[np.ndarray, np.ndarray]:
-    """z and x_i on each device's test set, after the last round; NaN for x_i where local models are elsewhere."""
-    lanes = Lanes(min(runtime.default_lanes(), federation.devices))
-    data = lanes.put(batches.host_data(federation.test, federation.shared))
-    scorer = Scorer(model, federation, federation.test, lanes, DEPTH)
-    like = jax.eval_shape(model.init, jax.random.key(0))
-    z = storage.restored(like, storage.named(result.global_model))
-    shared = lanes.put(z)
-    of_z = scorer.by_device(*scorer.one(shared, data)).accuracy
-    if result.participants_models is None or len(result.multipliers) != federation.devices:
-        return of_z, np.full(federation.devices, np.nan)
-    stack = storage.restored(like, storage.named(result.participants_models))
-    own = scorer.own(_Stacked(stack, result.participants, federation.devices))
-    return of_z, own(np.arange(federation.devices), shared, data, data).accuracy
+class Accuracies:
+    """Scores finished runs of one model device by device; compiled once for all of them."""
+
+    def __init__(self, federation: Federation, model: Model) -> None:
+        self.federation = federation
+        self.like = jax.eval_shape(model.init, jax.random.key(0))
+        self.lanes = Lanes(min(runtime.default_lanes(), federation.devices))
+        self.data = self.lanes.put(batches.host_data(federation.test, federation.shared))
+        self.scorer = Scorer(model, federation, federation.test, self.lanes, DEPTH)
+        self.stored = StoredModels(federation.devices)
+        self.of_stored = self.scorer.own(self.stored)
+
+    def __call__(self, result: Result) -> tuple[np.ndarray, np.ndarray]:
+        """z and x_i on each device's test set, after the last round; NaN for x_i where local models are elsewhere."""
+        z = self.lanes.put(storage.restored(self.like, storage.named(result.global_model)))
+        of_z = self.scorer.by_device(*self.scorer.one(z, self.data)).accuracy
+        devices = np.arange(self.federation.devices)
+        if result.participants_models is None or len(result.multipliers) != len(devices):
+            return of_z, np.full(len(devices), np.nan)
+        self.stored.put(storage.restored(self.like, storage.named(result.participants_models)), result.participants)
+        return of_z, self.of_stored(devices, z, self.data, self.data).accuracy
 
 
-class _Stacked:
+def scorers(federation: Federation | None, models: Mapping[str, Model]) -> dict[str, Accuracies]:
+    """For each name whose model has accuracies; the same one where the model is the same object."""
+    if federation is None:
+        return {}
+    having = {id(model): model for model in models.values() if model.correct is not None}
+    made = {key: Accuracies(federation, model) for key, model in having.items()}
+    return {name: made[id(model)] for name, model in models.items() if id(model) in made}
+
+
+class StoredModels:
     """The local models of a finished run; z for a device that never took part."""
 
-    def __init__(self, stack: Any, participants: np.ndarray, devices: int) -> None:
-        self.stack = stack
+    def __init__(self, devices: int) -> None:
         self.slot = np.full(devices, -1)
+        self.stack: Any = None
+
+    def put(self, stack: Any, participants: np.ndarray) -> None:
+        """Take the models of these devices, in the same order."""
+        self.stack = jax.tree.map(np.asarray, stack)
+        self.slot[:] = -1
         self.slot[participants] = np.arange(len(participants))
 
     def inputs(self, places: np.ndarray) -> Any:
         """Their rows of the stack, and whether a device has none."""
         slots = np.where(places >= 0, self.slot[places], -1)
-        return jax.tree.map(lambda a: np.asarray(a)[np.maximum(slots, 0)], self.stack), slots < 0
+        return jax.tree.map(lambda a: a[np.maximum(slots, 0)], self.stack), slots < 0
 
     def form(self, own: Any, z: Any, data: batches.Data) -> Any:
         """The models of one lane's places."""

@@ -78,8 +78,9 @@ def write_figure(chart: Chart, folder: Path) -> list[Path]:
     options: dict[str, Any] = {"vl_version": _grammar(), "config": light_config()}
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{chart.name}.png", folder / f"{chart.name}.svg"]
-    storage.write_atomically(files[0], vl_convert.vegalite_to_png(spec, scale=2, **options))
-    storage.write_atomically(files[1], vl_convert.vegalite_to_svg(spec, **options))
+    drawn = vl_convert.vegalite_to_svg(spec, **options)
+    storage.write_atomically(files[0], vl_convert.svg_to_png(drawn, scale=2))
+    storage.write_atomically(files[1], drawn)
     return files
 
 

@@ -71,7 +71,11 @@ class Comparison:
         columns = [Column("method", "method"), Column("seeds", "seeds", 0)]
         columns += [Column(c.key, c.heading, c.digits, _spread_of(c), c.factor) for c in shown]
         last = f"Means over the last {self.last} rounds" if self.last else "Last rounds"
-        caption = f"{last}, ± standard deviation over seeds; z is the global model, x_i a device's own."
+        caption = (
+            f"{last}, ± standard deviation over seeds. Global accuracy: the global model z on all devices' test sets; "
+            "local: each device's own model x_i on its own; variance and worst device: z on each device's test set. A "
+            "difference within two standard deviations of it over seeds is called within the spread."
+        )
         return Table("summary", "The methods in numbers", self.table, columns, caption)
 
     @property
@@ -89,14 +93,13 @@ class Comparison:
     @cached_property
     def devices(self) -> pd.DataFrame:
         """One row a method, seed and device: accuracies after the last round, duals, drift, shares in the mean."""
-        from fedbc.reports.bydevice import device_rows
+        from fedbc.reports.bydevice import device_rows, scorers
 
+        scored = scorers(self.federation, self.model or {})
         parts = [
-            device_rows(r, self.federation, self.model[name] if self.model else None).assign(
-                method=name, seed=seed_of(r)
-            )
-            for name, rs in self.methods.items()
-            for r in rs
+            device_rows(r, self.federation, scored.get(name)).assign(method=name, seed=seed_of(r))
+            for name, results in self.methods.items()
+            for r in results
         ]
         frame = pd.concat(parts, ignore_index=True)
         return frame[["method", "seed", *(c for c in frame.columns if c not in ("method", "seed"))]]
@@ -150,9 +153,8 @@ def compare(
         raise InputError(f"results={results!r} is not accepted: give at least one result")
     check_same_federation({name: r for name, rs in methods.items() for r in rs[:1]} | _numbered(methods))
     built = federation if federation is not None else built_part(next(iter(methods.values()))[0], "data")
-    models = {name: model if model is not None else built_part(rs[0], "model") for name, rs in methods.items()}
-    known = {name: m for name, m in models.items() if m is not None}
-    return Comparison(methods, built, known if len(known) == len(models) else None)
+    models = dict.fromkeys(methods, model) if model is not None else built_models(methods)
+    return Comparison(methods, built, models)
 
 
 def _loaded(given: Given | Sequence[Given]) -> list[Result]:
@@ -234,6 +236,18 @@ def built_part(result: Result, part: str) -> Any:
         return RunSpec.from_dict(result.spec).build_part(part)
     except InputError:
         return None
+
+
+def built_models(methods: Mapping[str, Sequence[Result]]) -> dict[str, Model] | None:
+    """The model of each method, the same object where they have the same; None if one cannot be built."""
+    known: dict[str, Any] = {}
+    models = {}
+    for name, results in methods.items():
+        key = json.dumps(results[0].spec.get("model"), sort_keys=True, default=str)
+        if key not in known:
+            known[key] = built_part(results[0], "model")
+        models[name] = known[key]
+    return None if any(m is None for m in models.values()) else models
 
 
 def finite(values: Any) -> np.ndarray:

@@ -10,7 +10,7 @@ import pandas as pd
 
 import fedbc
 from fedbc import storage
-from fedbc.reports import acrossdevices, overtime
+from fedbc.reports import acrossdevices, balance, overtime
 from fedbc.reports.charts import Chart, write_figure
 from fedbc.reports.comparison import Comparison, seed_of
 from fedbc.reports.marks import DEVICE, HIDDEN, listed
@@ -110,13 +110,11 @@ def _devices(comparison: Comparison) -> list[Part]:
 def _balance(comparison: Comparison, shown: Any) -> list[Part]:
     charts = overtime.duals(comparison, shown)
     drift = overtime.curve(comparison, *overtime.DRIFT)
-    others = [acrossdevices.constraint(comparison, shown), drift]
-    others += [acrossdevices.coefficients(comparison, shown, by) for by in ("lambda", "size")]
+    others = [balance.constraint(comparison, shown), drift]
+    others += [balance.coefficients(comparison, shown, by) for by in ("lambda", "size")]
     parts: list[Part] = [*charts, *(c for c in others if c is not None)]
     said = "Lambda and gamma: the first seed. " if charts else "None of these methods has multipliers or tolerances. "
-    total = comparison.devices["device"].nunique()
-    if len(shown) < total:
-        said += f"Of {total} devices {len(shown)} are shown, evenly by size."
+    said += _some_of(comparison, shown)
     table = _constraint_table(comparison)
     return [Prose(said, soft=True), *parts, *([table] if table is not None else [])]
 
@@ -140,7 +138,16 @@ def _constraint_table(comparison: Comparison) -> Table | None:
 
 
 def _partition(comparison: Comparison, shown: Any) -> list[Part]:
-    return [*acrossdevices.partition(comparison.federation, shown)] if comparison.federation is not None else []
+    if comparison.federation is None:
+        return []
+    said = _some_of(comparison, shown)
+    charts = acrossdevices.partition(comparison.federation, shown)
+    return [Prose(said, soft=True), *charts] if said else [*charts]
+
+
+def _some_of(comparison: Comparison, shown: Any) -> str:
+    total = comparison.devices["device"].nunique()
+    return f"Of {total} devices {len(shown)} are shown, evenly by size." if len(shown) < total else ""
 
 
 def _specifications(comparison: Comparison) -> list[Part]:

@@ -12,6 +12,10 @@ BEYOND = 2.0
 """A difference within so many standard deviations of it, over seeds, lies within the spread."""
 
 
+VISIBLE = 0.05
+"""Smaller differences are not seen in the numbers that are shown."""
+
+
 @dataclass(frozen=True)
 class Score:
     """Something to compare by."""
@@ -84,6 +88,8 @@ def _sentence(runs: pd.DataFrame, names: Sequence[str], score: Score) -> str:
     best, mean, ahead = found
     unit = f" {score.unit}"
     opening = f"{best} has {score.best} ({mean:.1f} %)"
+    if all(abs(lead.difference) < VISIBLE for lead in ahead):
+        return f"{score.best[0].upper()}{score.best[1:]}: no difference, {mean:.1f} % with all."
     unknown = [lead for lead in ahead if np.isnan(lead.deviation)]
     if unknown:
         return (
@@ -95,7 +101,7 @@ def _sentence(runs: pd.DataFrame, names: Sequence[str], score: Score) -> str:
             f"{score.best[0].upper()}{score.best[1:]}: no clear difference. {best} is ahead with {mean:.1f} %, but its "
             f"lead over {_listed(within)}{unit} lies within the spread over seeds."
         )
-    text = f"{opening}: it is ahead of {_listed(clear)}{unit}, more than the spread over seeds"
+    text = f"{opening}: it is ahead of {_listed(clear)}{unit}, beyond the spread over seeds"
     return f"{text}; its lead over {_listed(within)} lies within that spread." if within else f"{text}."
 
 

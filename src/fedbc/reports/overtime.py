@@ -90,7 +90,10 @@ def duals(comparison: Comparison, shown: np.ndarray) -> list[Chart]:
     for name in comparison.names:
         first = comparison.methods[name][0]
         if "multiplier" in first.devices:
-            parts.append(first.devices[["round", "device", "multiplier", "tolerance"]].assign(method=name))
+            steps = first.devices[["round", "device", "multiplier", "tolerance"]]
+            # What a device has after its last round, it keeps to the end.
+            last = steps.drop_duplicates("device", keep="last").assign(round=first.rounds)
+            parts.append(pd.concat([steps, last]).drop_duplicates(["round", "device"]).assign(method=name))
     if not parts:
         return []
     rows = pd.concat(parts, ignore_index=True)

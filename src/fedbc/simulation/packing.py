@@ -54,5 +54,5 @@ class Packing:
         stacks = [np.asarray(leaf) for leaf in jax.tree.leaves(states)]
         packed = self.empty(len(stacks[0]) if stacks else 0)
         for stack, kind, part in zip(stacks, self._types, self._slices, strict=True):
-            packed[kind][:, part] = stack.reshape(len(stack), -1)
+            packed[kind][:, part] = stack.reshape(len(stack), int(np.prod(stack.shape[1:])))  # also of no devices
         return packed
