@@ -44,7 +44,7 @@ def server(folder):
 
 
 def ask(server, path, method="GET", **headers):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=120)
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
     content = answer.read()
