@@ -1,5 +1,6 @@
 """`fedbc watch` as people use it: a server that answers only whom it should, and a page that follows a real run."""
 
+import contextlib
 import http.client
 import json
 import re
@@ -44,12 +45,11 @@ def server(folder):
 
 
 def ask(server, path, method="GET", **headers):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
-    connection.request(method, path, headers=headers)
-    answer = connection.getresponse()
-    content = answer.read()
-    connection.close()
-    return answer.status, dict(answer.getheaders()), content
+    where = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=120)
+    with contextlib.closing(where) as connection:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read()
 
 
 def test_page_and_data_with_the_headers_that_they_should_have(server):

@@ -34,7 +34,10 @@ def watch_command(run: Path, host: str, port: int | None, no_open: bool) -> None
 
     if port is not None and not 0 <= port <= 65535:
         raise InputError(f"port={port} is not accepted: give a whole number from 0 to 65535")
-    with Server(Watcher(run), host, port) as server:
+    watcher = Watcher(run)
+    with Server(watcher, host, port) as server:
+        # The charts' JavaScript takes two seconds to put together: meanwhile the browser starts.
+        threading.Thread(target=watcher.html, daemon=True).start()
         console = Console(soft_wrap=True)
         console.print(f"Watching {run} at {server.url} (Ctrl-C ends it)", highlight=False, markup=False)
         if host in ("0.0.0.0", "::"):
