@@ -34,6 +34,8 @@ def offline(monkeypatch, tmp_path):
     monkeypatch.setenv("WANDB_MODE", "offline")
     for name in ("WANDB_DIR", "WANDB_PROJECT", "WANDB_ENTITY", "WANDB_API_KEY"):
         monkeypatch.delenv(name, raising=False)
+    if "wandb" in sys.modules:  # it keeps the folder and the variables of its first run
+        sys.modules["wandb"].teardown()
 
 
 def in_tensorboard(folder):
@@ -171,7 +173,8 @@ def test_a_tracker_that_fails_is_warned_of_once_and_the_run_goes_on(tmp_path, mo
         if row["round"] == 2:
             (tmp_path / "mlflow.db").write_bytes(b"no longer a database" * 1000)
 
-    with trackers.MLflow("sqlite:///mlflow.db") as bad, good, warnings.catch_warnings(record=True) as caught:
+    address = f"sqlite:///{tmp_path}/mlflow.db"  # MLflow keeps a connection for each address
+    with trackers.MLflow(address) as bad, good, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
 
         def on_round(row):
@@ -181,7 +184,7 @@ def test_a_tracker_that_fails_is_warned_of_once_and_the_run_goes_on(tmp_path, mo
         result = fedbc.simulate(fedbc.FedBC(), tiny_model, small, rounds=5, on_round=on_round)
     assert result.rounds == 5
     (said,) = (str(w.message) for w in caught if w.category is trackers.TrackerWarning)
-    assert said.startswith("MLflow (sqlite:///mlflow.db fedbc) failed, the run goes on without it:")
+    assert said.startswith(f"MLflow ({address} fedbc) failed, the run goes on without it:")
     assert "\n" not in said
     assert [step for step, _ in scalars(in_tensorboard(tmp_path / "logs" / "run"), "global_loss")] == [1, 2, 3, 4, 5]
 
