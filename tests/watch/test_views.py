@@ -24,7 +24,13 @@ class Crash(RuntimeError):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A run folder and what was seen of it before its first round, after each, after a crash, and at its end."""
-    folder, views = tmp_path_factory.mktemp("made") / "run", []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(live, "WRITE_SECONDS", 0)  # each round at once, however fast or slow they are
+        yield _made(tmp_path_factory.mktemp("made") / "run")
+
+
+def _made(folder):
+    views = []
     runs.begin(folder, SPEC)
     run = WatchedRun("run", folder)
     views.append(run.look())
@@ -42,6 +48,17 @@ def made(tmp_path_factory):
     return folder, views
 
 
+def test_rounds_that_follow_fast_are_written_with_the_next_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setattr(live, "WRITE_SECONDS", np.inf)
+    written = []
+    with live.recorded(tmp_path, 5, every=2) as record:
+        for number in range(1, 6):
+            record({"round": number})
+            written.append(len(live.read_rows(tmp_path)))
+    assert written == [0, 2, 2, 4, 4]
+    assert [row["round"] for row in live.read_rows(tmp_path)] == [1, 2, 3, 4, 5]
+
+
 @pytest.fixture
 def seen(made, tmp_path):
     """The same with a copy of the folder, which may be spoilt."""
@@ -52,9 +69,9 @@ def test_a_run_from_its_beginning_over_a_crash_to_its_end(seen):
     folder, views = seen
     assert [(v.state, v.round) for v in views] == [
         ("not begun", 0),
-        *(("running", n) for n in (1, 2, 2, 4)),  # round 3 is written with the next
+        *(("running", n) for n in (1, 2, 3, 4)),
         ("failed", 4),
-        *(("running", n) for n in (3, 4, 4, 6)),  # it goes on after round 2, its checkpoint
+        *(("running", n) for n in (3, 4, 5, 6)),  # it goes on after round 2, its checkpoint
         ("finished", 6),
     ]
     assert views[5].why == "the cat sat on it"
