@@ -288,7 +288,8 @@ def _(mo):
     - gamma from left to right: the bars grow with the line until they no longer reach it, and the circle walks from
       the right to the triangle.
     - Training that begins from z: the bars stay small, a large gamma never binds, and the circle stays near the square.
-    - More heterogeneity: the models for all get worse, FedAvg's and FedBC's; those of each lose far less.
+    - More heterogeneity: the models for all get worse, FedAvg's a little, FedBC's, whose devices start from their own
+      models here, by far; those of each hardly change.
     - Only two devices a round: their models have gone their own ways for rounds when they meet again, and z, the mean
       of two of them, is worse than with six.
     """)

@@ -98,7 +98,7 @@ def test_the_choice_does_not_change_when_the_test_sets_do(break_test_sets):
     # The same federation without validation does notice: the test sets were really broken.
     tested = {**BASE.run, "seed": 0}
     scores = fedbc.simulate(*BASE.build(), **RunSpec(BASE.algorithm, DATA, run=tested).run_arguments()).summary()
-    assert scores["global_accuracy"] < 0.5 < before.settings["global"].max()
+    assert scores["global_accuracy"] < 0.3 < before.settings["global"].max()
 
 
 CALIBRATE = ["calibrate", *TINY, "--lr", "0.1", "--tolerances", "0.01,learned", "--starts", "global", "--seeds", "1"]

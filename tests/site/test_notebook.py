@@ -76,7 +76,7 @@ def test_heterogeneity_costs_the_models_for_all_most(tell):
     lost = {k: accuracy(alike, k) - accuracy(apart, k) for k in ("global", "local")}
     assert lost["global"] > 0.1
     assert lost["local"] < lost["global"] / 2
-    assert accuracy(alike, "global", "FedAvg") > accuracy(apart, "global", "FedAvg") + 0.03
+    assert lost["global"] > accuracy(alike, "global", "FedAvg") - accuracy(apart, "global", "FedAvg") > 0
 
 
 def test_few_devices_a_round_cost_the_global_model(tell):
