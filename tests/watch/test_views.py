@@ -24,13 +24,7 @@ class Crash(RuntimeError):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A run folder and what was seen of it before its first round, after each, after a crash, and at its end."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(live, "WRITE_SECONDS", 0)  # each round at once, however fast or slow they are
-        yield carried_out_with_a_crash(tmp_path_factory.mktemp("made") / "run")
-
-
-def carried_out_with_a_crash(folder):
-    views = []
+    folder, views = tmp_path_factory.mktemp("made") / "run", []
     runs.begin(folder, SPEC)
     run = WatchedRun("run", folder)
     views.append(run.look())
