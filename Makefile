@@ -63,6 +63,7 @@ bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.startup
+	$(BIN)/python -m benchmarks.grid
 	$(BIN)/python -m benchmarks.report
 
 # Renew the pinned versions from what pip resolves today, under the limits of constraints.in; review the diff.

@@ -271,6 +271,17 @@ def startup_section(startup: Record) -> list[str]:
     ]
 
 
+def grid_section(grid: Record) -> list[str]:
+    """Many runs at once."""
+    failed = f", of which {grid['failed']} diverge" if grid["failed"] else ""
+    return [
+        "## Many runs at once",
+        f"The paper's tuning grid, {grid['configurations']} configurations of W1 at {grid['rounds']} rounds{failed}, "
+        f"takes {number(grid['seconds'] / 60)} minutes with {grid['workers']} worker processes and nothing compiled "
+        f"before (`python -m benchmarks.grid`). {grid['date']}.",
+    ]
+
+
 def versions(workloads: dict[str, Record]) -> str:
     """What ran."""
     rows: dict[str, str] = {}
@@ -304,6 +315,8 @@ def page(found: Record) -> str:
         parts += growth_section(found["growth"])
     if "startup" in found:
         parts += startup_section(found["startup"])
+    if "grid" in found:
+        parts += grid_section(found["grid"])
     return "\n\n".join(parts) + "\n"
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks import results
 
 BAR = 3.0
-SETTING = ("--data", "synthetic", "--epochs", "5", "--sample", "10", "--momentum", "0.5")
+SETTING = ("--data", "synthetic", "--data-seed", "2", "--epochs", "5", "--sample", "10", "--momentum", "0.5")
 PATIENCE = 300
 
 

@@ -49,8 +49,8 @@ WORKLOADS = {
     for w in (
         Workload(
             "W1",
-            "synthetic, 30 devices, logistic 60-10, E = 5",
-            ("synthetic", {}),
+            "synthetic, 30 devices (draw 2, as `make run`), logistic 60-10, E = 5",
+            ("synthetic", {"seed": 2}),
             ("logistic", {}),
             epochs=5,
             products=((60 * 10, 2),),

@@ -24,6 +24,7 @@ def measured(tmp_path_factory):
     contestants = "--contestants=fedbc:FedBC,limit:as stored"
     run("run", "--workloads=W1", contestants, "--rounds=2", f"--out={out}", f"--cache={folder}")
     run("growth", "--tiny", f"--out={out}", f"--plots={folder / 'plots'}")
+    run("grid", "--first=2", "--rounds=2", f"--out={out}")
     run("report", f"--results={out}", f"--page={folder / 'page.md'}")
     return folder
 
@@ -50,6 +51,16 @@ def test_growth_measures_and_draws(measured):
     assert all(p["peak_memory"]["after_rounds"] > 0 for points in growth["series"].values() for p in points)
     assert growth["state_bytes"]["fedbc"]["logistic"] == 4 * (610 + 2)  # x, lambda and gamma
     assert {p.name for p in (measured / "plots").iterdir()} == {"sampled.png"}
+
+
+def test_the_tuning_grid_is_the_papers(measured, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    from benchmarks.grid import specifications
+
+    assert len({str(s.to_dict()) for s in specifications(200)}) == 95
+    grid = json.loads((measured / "results.json").read_text())["grid"]
+    assert (grid["configurations"], grid["rounds"], grid["failed"]) == (2, 2, 0)
+    assert "2 configurations of W1 at 2 rounds, takes" in (measured / "page.md").read_text()
 
 
 def test_the_page_names_machine_bars_and_what_was_not_measured(measured):

@@ -15,7 +15,6 @@ from fedbc.cli.errors import Stopped
 from fedbc.cli.run import specifications
 from fedbc.cli.tables import of_report
 from fedbc.errors import InputError
-from fedbc.experiments.catalog import CATALOG
 from fedbc.experiments.spec import RunSpec, read_toml
 from fedbc.experiments.sweep import Line
 from fedbc.selection import calibration as core
@@ -61,11 +60,7 @@ SWEPT = ("algorithm__tolerance", "algorithm__start", "run__validation", "run__po
     is_flag=True,
     help="After the choice, train it on all the training data and score it on the test sets, once.",
 )
-@click.option("--data", "data_name", help=f"Data set: {', '.join(CATALOG['data'])}. [default synthetic]")
-@click.option(
-    "--model", "model_name", help=f"Model: {', '.join(CATALOG['model'])}. [default: the paper's for the data]"
-)
-@click.option("--config", type=click.Path(path_type=Path), help="TOML file with [algorithm], [data], [model], [run].")
+@options.problem
 @click.option(
     "--out",
     type=click.Path(path_type=Path),

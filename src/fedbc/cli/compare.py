@@ -32,11 +32,7 @@ MARK = "comparison.json"
 )
 @click.argument("what", nargs=-1, required=True, metavar="ALGORITHM... | RUN...")
 @click.option("--seeds", default=1, show_default=True, help="Seeds a method: --seed and those that follow it.")
-@click.option("--data", "data_name", help=f"Data set: {', '.join(CATALOG['data'])}. [default synthetic]")
-@click.option(
-    "--model", "model_name", help=f"Model: {', '.join(CATALOG['model'])}. [default: the paper's for the data]"
-)
-@click.option("--config", type=click.Path(path_type=Path), help="TOML file with [algorithm], [data], [model], [run].")
+@options.problem
 @click.option(
     "--out",
     type=click.Path(path_type=Path),

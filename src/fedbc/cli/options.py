@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,6 +13,21 @@ from fedbc.errors import InputError
 from fedbc.experiments.catalog import CATALOG, Option, argument_help
 from fedbc.experiments.spec import RUN_OPTIONS
 from fedbc.simulation.simulate import simulate
+
+
+def problem(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of every command that trains: which data, which model, or a file that says both."""
+    for option in (
+        click.option(
+            "--config", type=click.Path(path_type=Path), help="TOML file: [algorithm], [data], [model], [run]."
+        ),
+        click.option(
+            "--model", "model_name", help=f"Model: {', '.join(CATALOG['model'])}. [default: the paper's for the data]"
+        ),
+        click.option("--data", "data_name", help=f"Data set: {', '.join(CATALOG['data'])}. [default synthetic]"),
+    ):
+        command = option(command)
+    return command
 
 
 @dataclass(frozen=True)

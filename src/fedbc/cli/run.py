@@ -29,11 +29,7 @@ Jobs = dict[str, tuple[Path, RunSpec]]
     short_help="Run algorithms on a federation.",
 )
 @click.argument("algorithms", nargs=-1, metavar="[ALGORITHM]...")
-@click.option("--data", "data_name", help=f"Data set: {', '.join(CATALOG['data'])}. [default synthetic]")
-@click.option(
-    "--model", "model_name", help=f"Model: {', '.join(CATALOG['model'])}. [default: the paper's for the data]"
-)
-@click.option("--config", type=click.Path(path_type=Path), help="TOML file with [algorithm], [data], [model], [run].")
+@options.problem
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Folder for the results; a new one below runs/ if not given."
 )

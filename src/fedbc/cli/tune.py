@@ -64,11 +64,7 @@ from fedbc.selection.study import GRID, PRUNERS, SAMPLERS, Plan, library
     is_flag=True,
     help="After the choice, train it on all the training data and score it on the test sets, once.",
 )
-@click.option("--data", "data_name", help=f"Data set: {', '.join(CATALOG['data'])}. [default synthetic]")
-@click.option(
-    "--model", "model_name", help=f"Model: {', '.join(CATALOG['model'])}. [default: the paper's for the data]"
-)
-@click.option("--config", type=click.Path(path_type=Path), help="TOML file with [algorithm], [data], [model], [run].")
+@options.problem
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
