@@ -92,7 +92,7 @@ def test_one_machine(tmp_path, subtests, real_data):
         settings = {f"run__{k}": v for k, v in options.items()}
         runs = {
             name: loop.run(example, algorithm__name=name, run__out=f"runs/{name}", **settings)
-            for name in ("fedbc", "scaffold", "perfedbc")
+            for name in ("scaffold", "perfedbc")  # FedBC is the run above
         }
         mnist = loop.run(ROOT / "examples" / "deploy_mnist", run__rounds=1) if real_data.exists() else None
         for name, run in runs.items():
