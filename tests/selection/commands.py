@@ -17,6 +17,17 @@ def start(folder, *arguments):
     )
 
 
+def assert_refused(command, folder, arguments, message):
+    """Wrong input: one line that says why, before anything is run or written; what others keep there is left alone."""
+    (folder / "other").mkdir()
+    (folder / "other" / "file").write_text("mine")
+    code, _, errors = command(*arguments)
+    assert code == 2
+    assert message in errors
+    assert errors.count("\n") == 1
+    assert [p.name for p in folder.iterdir()] == ["other"]
+
+
 def wait_until(what, process):
     """Until something holds that a running process brings about."""
     for _ in range(12000):

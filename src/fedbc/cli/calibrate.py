@@ -46,7 +46,6 @@ SWEPT = ("algorithm__tolerance", "algorithm__start", "run__validation", "run__po
 @click.option("--points", default=6, show_default=True, help="How many fixed tolerances, if --tolerances is not given.")
 @click.option("--starts", default="global,local", show_default=True, help="Where local training starts: z, x_i.")
 @click.option("--seeds", default=3, show_default=True, type=click.IntRange(1), help="How many seeds, from --seed on.")
-@click.option("--validation", default=0.2, show_default=True, help="Share of each device's training data to choose on.")
 @click.option(
     "--reference",
     "references",
@@ -55,11 +54,7 @@ SWEPT = ("algorithm__tolerance", "algorithm__start", "run__validation", "run__po
     help="Method to draw beside it, or a TOML file with its [algorithm]; may be repeated; `none` for none. "
     f"[default {', '.join(core.REFERENCES)}]",
 )
-@click.option(
-    "--test",
-    is_flag=True,
-    help="After the choice, train it on all the training data and score it on the test sets, once.",
-)
+@options.selection
 @options.problem
 @click.option(
     "--out",

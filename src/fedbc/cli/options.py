@@ -30,6 +30,22 @@ def problem(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def selection(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of every command that chooses: on which data, and whether the choice is tested."""
+    for option in (
+        click.option(
+            "--test",
+            is_flag=True,
+            help="After the choice, train it on all the training data and score it on the test sets, once.",
+        ),
+        click.option(
+            "--validation", default=0.2, show_default=True, help="Share of each device's training data to choose on."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 @dataclass(frozen=True)
 class Flag:
     """One command-line option and the arguments that it sets."""

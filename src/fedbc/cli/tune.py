@@ -58,12 +58,7 @@ from fedbc.selection.study import GRID, PRUNERS, SAMPLERS, Plan, library
 )
 @click.option("--pruner", default="median", show_default=True, metavar="|".join(PRUNERS), help="Ends hopeless trials.")
 @click.option("--seeds", default=1, show_default=True, type=click.IntRange(1), help="Seeds a trial, from --seed on.")
-@click.option("--validation", default=0.2, show_default=True, help="Share of each device's training data to choose on.")
-@click.option(
-    "--test",
-    is_flag=True,
-    help="After the choice, train it on all the training data and score it on the test sets, once.",
-)
+@options.selection
 @options.problem
 @click.option(
     "--out",
