@@ -45,7 +45,7 @@ class BareLoop(Contestant):
         self.test_data = self.lanes.put((test_x, federation.test.y, federation.shared))
         self.chunks = -(-len(test_x) // CHUNK // cores)
         self.first = np.arange(cores, dtype=np.int32) * self.chunks * CHUNK
-        self.training = self.lanes.compiled(self._train)
+        self.training = self.lanes.compiled(self._train, tiny=self.model.tiny)
         self.evaluation = self.lanes.compiled(self._evaluate)
         if stored:  # once is enough
             self.facts = {"matmul_flops": matmul_rate()}

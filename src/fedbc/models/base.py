@@ -42,6 +42,9 @@ class Model:
     loss: `loss(outputs, y)`, one value an example.
     correct: `correct(outputs, y)`, whether each example is answered rightly; None where accuracy has no meaning
         (regression): the accuracy columns are then NaN.
+    tiny: a step is so little work that starting its operations takes longer than computing them. Training in small
+        batches is then compiled into one function without calls, in which products of matrices should be short (see
+        `fedbc.models.layers.short_product`).
     """
 
     init: Callable[[Array], Params]
@@ -49,6 +52,7 @@ class Model:
     loss: Callable[[Array, Array], Array] = cross_entropy
     correct: Callable[[Array, Array], Array] | None = is_largest
     stochastic: bool = False
+    tiny: bool = False
     name: str = "custom"
 
     def outputs(self, params: Params, x: Array, key: Array | None = None) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedbc import checks
 from fedbc.models.base import Array, Model, Params
-from fedbc.models.layers import dense, dense_init, flat
+from fedbc.models.layers import dense_init, flat, short_product
 
 
 def logistic(features: int = 60, classes: int = 10) -> Model:
@@ -20,6 +20,8 @@ def logistic(features: int = 60, classes: int = 10) -> Model:
         return dense_init(key, features, classes)
 
     def apply(params: Params, x: Array) -> Array:
-        return dense(params, flat("logistic", x, features))
+        examples = flat("logistic", x, features)
+        return (short_product(examples, params["w"]) if tiny else examples @ params["w"]) + params["b"]
 
-    return Model(init, apply, name=f"logistic({features}, {classes})")
+    tiny = features <= 128 and classes <= 32  # measured: beyond, calls are as fast
+    return Model(init, apply, tiny=tiny, name=f"logistic({features}, {classes})")

@@ -13,6 +13,7 @@ from fedbc import trees
 from fedbc.algorithms.base import Algorithm, Context, Loss
 from fedbc.data.federation import Federation
 from fedbc.models.base import Model
+from fedbc.models.layers import LONGEST_UNROLLED
 from fedbc.simulation import batches
 from fedbc.simulation.lanes import Copies, Lanes
 from fedbc.simulation.local import train_device
@@ -76,7 +77,8 @@ class Engine:
         self.packing = Packing(self.state_shapes)
         self.info_names: tuple[str, ...] = ()
         self.compilations = 0
-        self._train = lanes.compiled(self._lane)
+        self.tiny = model.tiny and batching.batch_size is not None and batching.batch_size <= LONGEST_UNROLLED
+        self._train = lanes.compiled(self.lane, tiny=self.tiny)
         self._conclude = jax.jit(self.conclude)
 
     def train(
@@ -103,7 +105,7 @@ class Engine:
         leaves = jax.tree.leaves(self.algorithm.global_model(server))
         return server, jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]))
 
-    def _lane(self, lane: LaneInput, server: Any, data: batches.Data, key_data: Array) -> tuple[Any, Packed, Array]:
+    def lane(self, lane: LaneInput, server: Any, data: batches.Data, key_data: Array) -> tuple[Any, Packed, Array]:
         """Train the lane's devices one after the other; their summands' total, new states and diagnostics."""
         self.compilations += 1  # this line runs only while JAX traces the function
         algorithm = self.algorithm

@@ -47,12 +47,8 @@ class Lanes:
         own = zip(parts, self.devices, strict=True)
         return [part if device == first else jax.device_put(part, first) for part, device in own]
 
-    def compiled(self, function: Callable[..., Any]) -> Callable[..., list[Any]]:
-        """`function(own, *shared)` is one lane's work; the result takes all lanes' `own`, stacked, and Copies.
-
-        It returns one outcome a thread, with a leading axis for the thread's lanes. `meanwhile`, if given, is called
-        once while the lanes compute.
-        """
+    def program(self, function: Callable[..., Any], *, tiny: bool = False) -> Any:
+        """What a thread runs, to be compiled: the work of its lanes. `tiny` work has no calls (see `fedbc.runtime`)."""
 
         def lanes_of_thread(own: Any, *shared: Any) -> Any:
             if self.width > 1:
@@ -60,7 +56,16 @@ class Lanes:
             outcome = function(jax.tree.map(lambda a: a[0], own), *shared)
             return jax.tree.map(lambda a: a[None], outcome)
 
-        program = jax.jit(lanes_of_thread)
+        return jax.jit(lanes_of_thread, compiler_options=runtime.without_calls() if tiny else None)
+
+    def compiled(self, function: Callable[..., Any], *, tiny: bool = False) -> Callable[..., list[Any]]:
+        """`function(own, *shared)` is one lane's work; the result takes all lanes' `own`, stacked, and Copies.
+
+        It returns one outcome a thread, with a leading axis for the thread's lanes. `meanwhile`, if given, is called
+        once while the lanes compute.
+        """
+
+        program = self.program(function, tiny=tiny)
         known = False
 
         def run(own: Any, *shared: Copies, meanwhile: Callable[[], object] | None = None) -> list[Any]:
