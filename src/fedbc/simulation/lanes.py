@@ -10,12 +10,16 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from fedbc import runtime
+
+STARTING = 0.0003
+"""Seconds that the lanes need Python's lock for to start computing; what is done meanwhile would take it from them."""
 
 Copies = list[Any]
 """A value for each thread of the lanes, on the device where the thread computes."""
@@ -126,6 +130,7 @@ def _in_threads(threads: list[_Thread], work: list[Any], meanwhile: Callable[[],
         thread.work.put((call, arguments, wide, outcome))
     try:
         if meanwhile is not None:
+            time.sleep(STARTING)
             meanwhile()
     finally:  # whatever happens here, the lanes come to their end before the caller goes on
         done = [outcome.get() for outcome in outcomes]
