@@ -114,10 +114,10 @@ class Engine:
         z = algorithm.global_model(server)
 
         def device(place: Array, sofar: tuple[Any, Packed, Array]) -> tuple[Any, Packed, Array]:
-            total, states, info = sofar
+            total, new_states, info = sofar
             facts = Facts(*lane.facts[place])
             context = Context(facts.index, facts.examples, facts.steps)
-            kept = self.packing.unpack({kind: rows[place] for kind, rows in states.items()})
+            kept = self.packing.unpack({kind: rows[place] for kind, rows in lane.states.items()})
             state = trees.where(facts.fresh > 0, algorithm.init_device(z, context), kept)
             own_key = jax.random.fold_in(key, context.index)
 
@@ -128,7 +128,7 @@ class Engine:
             packed = self.packing.pack(done.device)
             return (
                 trees.add(total, done.summand),
-                {kind: rows.at[place].set(packed[kind]) for kind, rows in states.items()},
+                {kind: rows.at[place].set(packed[kind]) for kind, rows in new_states.items()},
                 info.at[place].set(self._info_row(done.info)),
             )
 
@@ -136,8 +136,10 @@ class Engine:
         empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), summand)
         self.info_names = tuple(info)
         blank = jnp.zeros((len(lane.facts), len(info)))
+        # The new states are written to a place of their own: where XLA reads too, it copies them all for each device.
+        unset = jax.tree.map(jnp.zeros_like, lane.states)
         taken = jnp.sum(lane.facts[:, 0] >= 0)
-        return jax.lax.fori_loop(0, taken, device, (empty, lane.states, blank))
+        return jax.lax.fori_loop(0, taken, device, (empty, unset, blank))
 
     def _info_row(self, info: dict[str, Array]) -> Array:
         return jnp.stack([jnp.asarray(info[name], float) for name in self.info_names])
