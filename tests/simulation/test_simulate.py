@@ -124,6 +124,21 @@ def test_debug_mode_computes_the_same(small, tiny_model):
     np.testing.assert_allclose(compiled.history["local_accuracy"], by_hand.history["local_accuracy"])
 
 
+class PlainNumbers(fedbc.FedAvg):
+    """A method that writes a number where the others have an array."""
+
+    def finish(self, carry):
+        done = super().finish(carry)
+        return done._replace(summand=done.summand._replace(weight=1.0), info=done.info | {"weight": 1.0})
+
+
+def test_debug_mode_takes_plain_numbers_as_compiled_code_does(small, tiny_model):
+    setting = SETTING | {"rounds": 2}
+    compiled = fedbc.simulate(PlainNumbers(), tiny_model, small, **setting)
+    by_hand = fedbc.simulate(PlainNumbers(), tiny_model, small, **setting, debug=True)
+    assert_same(compiled.global_model, by_hand.global_model, rtol=1e-5, atol=1e-6)
+
+
 class Broken(fedbc.FedAvg):
     """Fails on one device, in its third step, as a mistake in a user's own method might."""
 

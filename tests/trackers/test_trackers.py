@@ -282,6 +282,12 @@ def test_a_missing_library_names_its_extra(cli, tmp_path, monkeypatch, option, m
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_project_without_its_tracker_is_refused(cli, tmp_path):
+    code, _, err = cli("--wandb-project", "mine")
+    assert (code, err) == (2, "fedbc: --wandb-project is the project for --wandb, which was not given\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_password_in_an_address_is_not_kept():
     tracker = trackers.MLflow("https://user:secret@example.org/mlflow")
     assert tracker.target == "https://example.org/mlflow fedbc"

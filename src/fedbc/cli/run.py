@@ -55,7 +55,7 @@ def run_command(
     tensorboard: Path | None,
     mlflow: str | None,
     wandb: bool,
-    wandb_project: str,
+    wandb_project: str | None,
     **values: Any,
 ) -> None:
     """Run one or several ALGORITHMs (default fedbc) on one federation.
@@ -70,7 +70,7 @@ def run_command(
     """
     if checkpoint_every < 1:
         raise InputError(f"checkpoint_every={checkpoint_every} is not accepted: give a whole number >= 1")
-    wanted = tracking.Wanted(tensorboard, mlflow, wandb_project if wandb else None)
+    wanted = tracking.Wanted.of_options(tensorboard, mlflow, wandb, wandb_project)
     if resume is not None:
         others = {"algorithm": algorithms, "--data": data_name, "--model": model_name, "--config": config, "--out": out}
         jobs = _resumed(resume, others, values)

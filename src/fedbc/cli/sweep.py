@@ -38,7 +38,7 @@ def sweep_command(
     tensorboard: Path | None,
     mlflow: str | None,
     wandb: bool,
-    wandb_project: str,
+    wandb_project: str | None,
 ) -> None:
     """Run the specifications of FILE (TOML); what the results file holds already is not run again.
 
@@ -54,7 +54,7 @@ def sweep_command(
     if workers is not None and workers < 1:
         raise InputError(f"workers={workers} is not accepted: give a whole number >= 1")
     specs = sweep.read_sweep(file)
-    wanted = tracking.Wanted(tensorboard, mlflow, wandb_project if wandb else None)
+    wanted = tracking.Wanted.of_options(tensorboard, mlflow, wandb, wandb_project)
     wanted.check()
     how = functools.partial(sweep.carry_out, track=wanted.named)
     results = out or file.with_suffix(".jsonl")

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from fedbc import progress
+from fedbc.errors import InputError
 from fedbc.experiments.spec import RunSpec
 from fedbc.trackers import MLflow, TensorBoard, Tracker, TrackerWarning, WandB
 
@@ -22,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def options(command: F) -> F:
     """The options of a command whose runs can be tracked."""
     for option in (
-        click.option("--wandb-project", default="fedbc", show_default=True, help="The project for --wandb."),
+        click.option("--wandb-project", metavar="NAME", help="The project for --wandb.  [default: fedbc]"),
         click.option(
             "--wandb", is_flag=True, help="Write the history to Weights & Biases; WANDB_MODE=offline applies."
         ),
@@ -45,6 +46,13 @@ class Wanted:
     tensorboard: Path | None = None
     mlflow: str | None = None
     wandb_project: str | None = None
+
+    @classmethod
+    def of_options(cls, tensorboard: Path | None, mlflow: str | None, wandb: bool, wandb_project: str | None) -> Wanted:
+        """What the options ask for."""
+        if wandb_project is not None and not wandb:
+            raise InputError("--wandb-project is the project for --wandb, which was not given")
+        return cls(tensorboard, mlflow, (wandb_project or "fedbc") if wandb else None)
 
     def check(self) -> None:
         """An InputError, before anything is computed, if one of them cannot be used."""

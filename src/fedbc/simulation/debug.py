@@ -63,7 +63,8 @@ class _Stage:
 
     def __call__(self, name: str, work: Callable[..., T], *arguments: Any) -> T:
         try:
-            value = work(*arguments)
+            # As compiled code sees it, where a method's plain numbers become arrays.
+            value = jax.tree.map(jnp.asarray, work(*arguments))
         except Exception as error:
             raise DeviceError(f"{self.where}, stage {name}: {type(error).__name__}: {error}") from error
         for path, leaf in jax.tree_util.tree_leaves_with_path(value):
