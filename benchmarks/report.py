@@ -55,6 +55,9 @@ NOTES = (
     "The bare compiled loop takes as many steps as the round, an equal share a core, with fedbc's own models: full "
     "batches from a fixed table, no devices, no aggregation, no state. It is what fedbc would need if federation were "
     "free. The arithmetic limit is a step's products and updates at the rate of a large matrix product on all cores.",
+    "A device's steps follow each other, so that a round takes at least as long as its largest device; the bare loop "
+    "has no devices and no such bound. It weighs on W1, where in every second round one device has more than half of "
+    "the steps.",
     "Where a contestant has variants (threads, processes, form of the data), the better one counts.",
 )
 
@@ -146,30 +149,52 @@ def workload_rows(workload: Record, mode: str) -> list[list[str]]:
     rows = []
     for name, variant, record in sorted(measured, key=lambda m: median(r["seconds"] for r in m[2][mode])):
         rounds = record[mode]
-        accuracy = rounds[-1]["accuracy"]
+        step = median(r["seconds"] / r["steps"] for r in rounds)
         rows.append(
             [
                 NAMES[name],
                 variant,
                 number(median(r["seconds"] for r in rounds)),
-                number(1e6 * median(r["seconds"] / r["steps"] for r in rounds)),
+                number(1e6 * step),
                 number(median(r["steps"] for r in rounds)),
                 number(ratio(record, reference, mode)) if reference and reference.get(mode) else "",
-                f"{accuracy:.3f}" if accuracy is not None else "",
+                accuracy(rounds[-1]) if mode == "evaluate" else rate(workload, step),
             ]
         )
     return rows + missing
 
 
+def accuracy(round_: Record) -> str:
+    """The accuracy after a round, where it was measured."""
+    return f"{round_['accuracy']:.3f}" if round_["accuracy"] is not None else ""
+
+
+def rate(workload: Record, step: float) -> str:
+    """How near a step is to the arithmetic limit."""
+    limit = arithmetic_limit(workload)
+    return f"{100 * limit / step:.2g} %" if limit is not None else ""
+
+
+def arithmetic_limit(workload: Record) -> float | None:
+    """Seconds of a step at the rate of a large matrix product; None where that was not measured."""
+    fastest = matmul_rate(workload)
+    return workload["data"]["flops_a_step"] / fastest if fastest is not None else None
+
+
+def matmul_rate(workload: Record) -> float | None:
+    """FLOP/s of a large matrix product on all cores."""
+    limits = workload["contestants"].get("limit", {}).values()
+    return max((r["facts"]["matmul_flops"] for r in limits if r.get("facts")), default=None)
+
+
 def arithmetic(workload: Record) -> str:
     """The arithmetic limit in words."""
-    rates = [r["facts"]["matmul_flops"] for r in workload["contestants"].get("limit", {}).values() if r.get("facts")]
-    if not rates:
+    limit, fastest = arithmetic_limit(workload), matmul_rate(workload)
+    if limit is None or fastest is None:
         return ""
-    step = workload["data"]["flops_a_step"] / max(rates)
     return (
-        f"Arithmetic limit: {number(1e6 * step)} µs a step ({number(workload['data']['flops_a_step'] / 1e6)} MFLOP "
-        f"at {number(max(rates) / 1e9)} GFLOP/s, what all cores reach on a large matrix product)."
+        f"Arithmetic limit: {number(1e6 * limit)} µs a step ({number(workload['data']['flops_a_step'] / 1e6)} MFLOP "
+        f"at {number(fastest / 1e9)} GFLOP/s, what all cores reach on a large matrix product)."
     )
 
 
@@ -185,11 +210,10 @@ def workload_section(name: str, workload: Record) -> list[str]:
     busy = workload["cores_kept_busy_by_others"]
     if busy is not None and busy > QUIET:
         said.append(f"**The machine was not quiet: other programs kept {busy:g} cores busy. Measure again.**")
-    head = ["contestant", "variant", "seconds a round", "µs a step", "steps a round", "time over FedBC's", "accuracy"]
+    head = ["contestant", "variant", "seconds a round", "µs a step", "steps a round", "time over FedBC's"]
     for mode, title in MODES.items():
-        columns = head if mode == "evaluate" else head[:-1]
-        rows = [row[: len(columns)] for row in workload_rows(workload, mode)]
-        said += [f"Medians, {title}:", table(columns, rows, "llrrrrr")]
+        columns = [*head, "accuracy" if mode == "evaluate" else "of the arithmetic limit"]
+        said += [f"Medians, {title}:", table(columns, workload_rows(workload, mode), "llrrrrr")]
     return said
 
 
