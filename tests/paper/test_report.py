@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from fedbc.paper import drawing
-from fedbc.paper.claims import JUDGES
+from fedbc.paper.claims import JUDGES, judge_all
 from fedbc.paper.gallery import FIGURES
 from fedbc.paper.report import Report, shown
-from fedbc.paper.tables import PLANS, Cell
+from fedbc.paper.tables import PLANS, Cell, Found
 from fedbc.paper.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,6 +71,16 @@ def test_every_claim_has_a_verdict(report):
         assert verdict.verdict in (CONFIRMED, PARTLY, NOT, NOT_RUN)
         assert verdict.evidence
         assert all(name in PLANS or name in FIGURES for name in verdict.see)
+
+
+def test_a_verdict_on_a_part_of_the_runs_says_so(report, tmp_path):
+    nothing = Found(tmp_path)
+    assert not nothing.complete("synthetic-gamma")
+    assert {v.shown for v in judge_all(nothing)} == {NOT_RUN}
+    for verdict, experiments in zip(report.verdicts, JUDGES.values(), strict=True):
+        if verdict.verdict != NOT_RUN:
+            missing = [name for name in experiments if not report.found.complete(name)]
+            assert verdict.shown == f"{verdict.verdict} so far" if missing else verdict.verdict
 
 
 def test_the_committed_markdown_is_what_the_results_say(report, tmp_path):

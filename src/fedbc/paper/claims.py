@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,10 @@ CONTROLS = ("fedavg-uniform", "fedprox-uniform")
 
 def judge_all(found: Found) -> list[Verdict]:
     """Every claim."""
-    return [judge(found) for judge in JUDGES]
+    return [
+        replace(judge(found), so_far=not all(found.complete(name) for name in experiments))
+        for judge, experiments in JUDGES.items()
+    ]
 
 
 def _best_everywhere(claim: str, see: tuple[str, ...], wins: dict[str, dict[str, float]]) -> Verdict:
@@ -104,15 +108,18 @@ def weights_or_duals(found: Found) -> Verdict:
         f"FedAvg with uniform weights gains {spread(uniform)}. Over the better of the two uniform controls FedBC is "
         f"ahead by {spread(best)}, in {(best > 0).sum()} of {len(rows)} settings."
     )
-    if gain.mean() > 0:
-        text += f" So uniform weights alone give {max(0, uniform.mean() / gain.mean()):.0%} of the gain in the mean."
-    text += _absent_constraint(found)
+    # Medians: on a draw where one device holds nearly everything, uniform weights fail by far.
+    usual, usual_uniform = float(np.median(gain)), float(np.median(uniform))
+    text += f" In the median setting uniform weights alone gain {usual_uniform:+.1f} of FedBC's {usual:+.1f} points."
+    acts, constraint = _constraint(found)
+    text += constraint
     own = best.mean() > 0.3 and (best > 0).mean() > 0.5
-    verdict = CONFIRMED if own and uniform.mean() < 0.5 * gain.mean() else PARTLY if own or best.mean() > 0 else NOT
+    mostly_own = own and usual_uniform < 0.5 * usual
+    verdict = CONFIRMED if mostly_own and acts else PARTLY if own or best.mean() > 0 else NOT
     return Verdict(claim, verdict, text, see)
 
 
-def _absent_constraint(found: Found) -> str:
+def _constraint(found: Found) -> tuple[bool, str]:
     """Whether the chosen dual rates leave any constraint at all, or only the server's weights."""
     pulls, tolerances = [], []
     for line in found.lines("synthetic", "fedbc"):
@@ -120,17 +127,18 @@ def _absent_constraint(found: Found) -> str:
             pulls.append(2 * line["spec"]["algorithm"]["lr"] * max(line["multipliers"]))
             tolerances.append(max(line["tolerances"]))
     if not pulls:
-        return ""
+        return False, ""
     text = (
         f" At the chosen dual rates a local step pulls by at most 2 lr lambda = {max(pulls):.2g} of the distance to z, "
         f"and gamma reaches {max(tolerances):.2g}."
     )
-    if max(pulls) < 1e-3:
+    acts = max(pulls) >= 1e-3
+    if not acts:
         text += (
             " So tuning all but switches the constraint off: what is left of FedBC is a mean weighted by lambda, that "
             "is by how far each device has drifted so far."
         )
-    return text
+    return acts, text
 
 
 def smaller_variance(found: Found) -> Verdict:
@@ -259,22 +267,23 @@ def tolerance_trade(found: Found) -> Verdict:
     )
 
 
-JUDGES: tuple[Judge, ...] = (
-    synthetic_best,
-    weights_or_duals,
-    smaller_variance,
-    users_meet,
-    coefficients_converge,
-    tolerance_trade,
-    toy_example,
-    _image_claim("cifar10", "CIFAR-10", 5),
-    _image_claim("cifar10", "CIFAR-10", 1),
-    _image_claim("mnist", "MNIST", 1),
-    _image_claim("mnist", "MNIST", 5),
-    fine_tuning,
-    per_fedbc,
-    scaffold_collapse,
-    q_normalisation,
-    theorem_rate,
-    corollary,
-)
+JUDGES: dict[Judge, tuple[str, ...]] = {
+    synthetic_best: ("synthetic",),
+    weights_or_duals: ("synthetic", "synthetic-draws"),
+    smaller_variance: ("synthetic", "cifar10-e1", "cifar10-e5"),
+    users_meet: ("synthetic",),
+    coefficients_converge: ("synthetic",),
+    tolerance_trade: ("synthetic-gamma",),
+    toy_example: (),
+    _image_claim("cifar10", "CIFAR-10", 5): ("cifar10-e5",),
+    _image_claim("cifar10", "CIFAR-10", 1): ("cifar10-e1",),
+    _image_claim("mnist", "MNIST", 1): ("mnist-e1",),
+    _image_claim("mnist", "MNIST", 5): ("mnist-e5",),
+    fine_tuning: ("cifar10-local-e5",),
+    per_fedbc: ("cifar10-local-e5",),
+    scaffold_collapse: ("cifar10-e5", "cifar10-e1"),
+    q_normalisation: ("synthetic",),
+    theorem_rate: (),
+    corollary: (),
+}
+"""Every claim's judge, and the experiments whose runs it needs."""

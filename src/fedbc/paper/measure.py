@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import json
 import math
 import time
@@ -32,6 +33,7 @@ POINTS = 100
 SNAPSHOTS = (1, 50, 100, 200)
 """The rounds at which the paper shows the multipliers."""
 CHECKPOINT_SECONDS = 60
+RUNS_BETWEEN_TIDYING = 20
 
 
 def carry_out(text: str, unfinished: str | None = None) -> Line:
@@ -45,10 +47,21 @@ def carry_out(text: str, unfinished: str | None = None) -> Line:
         line["error"] = f"{type(error).__name__}: {error}"
         if isinstance(error, Diverged):
             line["diverged"] = error.round
-    # A worker runs thousands of specifications, and the compiled programs of each would stay in memory.
-    jax.clear_caches()
-    gc.collect()
+    _tidy_up()
     return line | {"seconds": round(time.perf_counter() - began, 2), "versions": versions()}
+
+
+_runs = itertools.count(1)
+
+
+def _tidy_up() -> None:
+    """Forget compiled programs now and then: a worker runs thousands of specifications, each with programs of its own.
+
+    Not after every run, for they share small programs (those that initialise models, for instance).
+    """
+    if next(_runs) % RUNS_BETWEEN_TIDYING == 0:
+        jax.clear_caches()
+        gc.collect()
 
 
 def _measured(spec: RunSpec, checkpoint: Path | None) -> dict[str, Any]:

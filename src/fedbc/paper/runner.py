@@ -65,12 +65,15 @@ class Runner:
         self.workers, self.ray = workers or runtime.usable_cores(), ray
 
     def run(self, experiment: Experiment, *, full: bool, say: Say, seeds: int | None = None) -> None:
-        """Choose the hyper-parameters that are missing, then run what is missing."""
-        for name in tunings_of(experiment, full=full):
-            if name not in self.store.choices:
-                self.tune(TUNINGS[name], say=say)
-        runs = experiment.runs(self.store.choices, full=full, seeds=seeds)
-        self._sweep(experiment.name, f"{experiment.name}.jsonl", _specs(runs), say)
+        """Group by group: choose the hyper-parameters that are missing, then run what is missing."""
+        groups = tunings_of(experiment, full=full)
+        for group in groups:
+            if group not in self.store.choices:
+                self.tune(TUNINGS[group], say=say)
+            runs = experiment.runs(self.store.choices, full=full, seeds=seeds)
+            own = [run for run in runs if experiment.group(run.setting) == group]
+            name = experiment.name if len(groups) == 1 else f"{experiment.name} ({group})"
+            self._sweep(name, f"{experiment.name}.jsonl", _specs(own), say)
 
     def tune(self, tuning: Tuning, *, say: Say) -> None:
         """Run a group's grids stage by stage and write its choices."""

@@ -37,6 +37,11 @@ class Found:
             self.runs[name] = [(run, self.store.line(run)) for run in runs]
         self.studies = {name: study.read(folder) for name, study in STUDIES.items()}
 
+    def complete(self, experiment: str) -> bool:
+        """Whether all runs of an experiment are there that the budget covers."""
+        runs = EXPERIMENTS[experiment].runs(self.store.choices)
+        return all(self.store.line(run) is not None for run in runs)
+
     def lines(self, experiment: str, method: str, **setting: Any) -> list[Line]:
         """The results of a method in a setting, one a seed, in the order of seeds."""
         found = self.runs.get(experiment, [])

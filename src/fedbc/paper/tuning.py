@@ -65,7 +65,8 @@ class Tuning:
             return None, []
         for rounds, share in self.rungs:
             runs = {i: [self.spec(c, seed, rounds) for seed in self.seeds] for i, c in enumerate(candidates)}
-            todo = [s for specs in runs.values() for s in specs if fingerprint(s) not in results]
+            # Seed by seed: a candidate's later seeds find its program compiled.
+            todo = [s for specs in zip(*runs.values(), strict=True) for s in specs if fingerprint(s) not in results]
             if todo:
                 return None, todo
             scores = {i: _mean_score(method.score, specs, results) for i, specs in runs.items()}

@@ -22,6 +22,13 @@ class Verdict:
     evidence: str
     see: tuple[str, ...]
     """names of tables and figures"""
+    so_far: bool = False
+    """whether runs that it rests on are missing"""
+
+    @property
+    def shown(self) -> str:
+        """The verdict in words."""
+        return f"{self.verdict} so far" if self.so_far and self.verdict != NOT_RUN else self.verdict
 
 
 Judge = Callable[[Found], Verdict]
