@@ -1,4 +1,4 @@
-"""Make docs/benchmarks.md of the results file.
+"""Make docs/benchmarks.md, and the README's table, of the results file.
 
     python -m benchmarks.report
 
@@ -16,7 +16,9 @@ from typing import Any
 
 from benchmarks import results
 
-PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+ROOT = Path(__file__).parent.parent
+PAGE, README = ROOT / "docs" / "benchmarks.md", ROOT / "README.md"
+MARKS = "<!-- from benchmarks/results.json, by `python -m benchmarks.report` -->", "<!-- up to here -->"
 NAMES = {
     "fedbc": "fedbc",
     "pytorch": "PyTorch loop",
@@ -107,19 +109,24 @@ def verdict(value: float, met: bool, bar: str) -> str:
     return f"{number(value)} ({bar}) {'met' if met else '**missed**'}"
 
 
+def times_faster(workload: Record, peer: str, mode: str) -> float | None:
+    """How many times faster than a peer the slower of FedBC and FedAvg is; None where one was not measured."""
+    found = best(workload["contestants"].get(peer, {}), mode)
+    own = [r for r in ours(workload).values() if r.get(mode)]
+    return min(ratio(found[1], r, mode) for r in own) if found and own else None
+
+
 def bars(workloads: dict[str, Record], mode: str) -> str:
-    """The issue's bars; a bar is met if both FedBC and FedAvg meet it, and the slower one's ratio is shown."""
+    """The bars; one is met if both FedBC and FedAvg meet it, and the slower one's ratio is shown."""
     rows = []
     for peer, wanted in FASTER.items():
         cells = [f"times faster than {NAMES[peer]}"]
         for name, workload in workloads.items():
-            found = best(workload["contestants"].get(peer, {}), mode)
-            own = [r for r in ours(workload).values() if r.get(mode)]
-            if not found or not own:
+            value = times_faster(workload, peer, mode)
+            if value is None:
                 cells.append(reason(workload["contestants"].get(peer, {})))
-                continue
-            value = min(ratio(found[1], r, mode) for r in own)
-            cells.append(verdict(value, value >= wanted[name], f"≥ {wanted[name]:g}"))
+            else:
+                cells.append(verdict(value, value >= wanted[name], f"≥ {wanted[name]:g}"))
         rows.append(cells)
     cells = ["round time over the bare compiled loop"]
     for name, workload in workloads.items():
@@ -344,6 +351,32 @@ def page(found: Record) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def summary(found: Record) -> str:
+    """What the README says of the speed."""
+    here, workloads = found["machine"], dict(sorted(found["workloads"].items()))
+    rows = []
+    for workload in workloads.values():
+        seconds = median(r["seconds"] for r in ours(workload)["FedBC"]["train"])
+        faster = [times_faster(workload, peer, "train") for peer in FASTER]
+        rows.append(
+            [workload["title"], f"{number(1e3 * seconds)} ms", *(number(v) if v is not None else "–" for v in faster)]
+        )
+    head = ["times faster than", "a round of FedBC", *(NAMES[peer] for peer in FASTER)]
+    dates = sorted({workload["date"][:10] for workload in workloads.values()})
+    said = (
+        f"Training only, 10 devices a round, on {here['cores']} cores of {here['cpu']} ({' and '.join(dates)}); "
+        "the slower of FedBC and FedAvg against each peer's faster variant."
+    )
+    return f"{table(head, rows, 'lrrrrr')}\n\n{said}"
+
+
+def put_summary(readme: Path, found: Record) -> None:
+    """Write the summary between its marks in the README."""
+    before, _, rest = readme.read_text().partition(MARKS[0])
+    _, _, after = rest.partition(MARKS[1])
+    readme.write_text(f"{before}{MARKS[0]}\n\n{summary(found)}\n\n{MARKS[1]}{after}")
+
+
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -355,6 +388,8 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"{options.results} does not exist: run python -m benchmarks.run first")
     options.page.parent.mkdir(parents=True, exist_ok=True)
     options.page.write_text(page(found))
+    if options.page == PAGE:
+        put_summary(README, found)
 
 
 if __name__ == "__main__":

@@ -82,3 +82,16 @@ except environments.Absent as error:
     command = [sys.executable, "-c", code, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert "could not be set up" in done.stdout, done.stderr
+
+
+def test_page_and_readme_are_what_the_results_say(tmp_path, monkeypatch):
+    """After new results: python -m benchmarks.report."""
+    monkeypatch.syspath_prepend(ROOT)
+    from benchmarks import report, results
+
+    found = results.read(results.DEFAULT)
+    assert (ROOT / "docs" / "benchmarks.md").read_text() == report.page(found)
+    readme = tmp_path / "README.md"
+    readme.write_text((ROOT / "README.md").read_text())
+    report.put_summary(readme, found)
+    assert readme.read_text() == (ROOT / "README.md").read_text()
