@@ -177,15 +177,9 @@ def accuracy(round_: Record) -> str:
 
 
 def rate(workload: Record, step: float) -> str:
-    """How near a step is to the arithmetic limit."""
-    limit = arithmetic_limit(workload)
-    return f"{100 * limit / step:.2g} %" if limit is not None else ""
-
-
-def arithmetic_limit(workload: Record) -> float | None:
-    """Seconds of a step at the rate of a large matrix product; None where that was not measured."""
+    """How near a step is to the arithmetic limit, where that was measured."""
     fastest = matmul_rate(workload)
-    return workload["data"]["flops_a_step"] / fastest if fastest is not None else None
+    return f"{100 * workload['data']['flops_a_step'] / fastest / step:.2g} %" if fastest is not None else ""
 
 
 def matmul_rate(workload: Record) -> float | None:
@@ -196,11 +190,11 @@ def matmul_rate(workload: Record) -> float | None:
 
 def arithmetic(workload: Record) -> str:
     """The arithmetic limit in words."""
-    limit, fastest = arithmetic_limit(workload), matmul_rate(workload)
-    if limit is None or fastest is None:
+    flops, fastest = workload["data"]["flops_a_step"], matmul_rate(workload)
+    if fastest is None:
         return ""
     return (
-        f"Arithmetic limit: {number(1e6 * limit)} µs a step ({number(workload['data']['flops_a_step'] / 1e6)} MFLOP "
+        f"Arithmetic limit: {number(1e6 * flops / fastest)} µs a step ({number(flops / 1e6)} MFLOP "
         f"at {number(fastest / 1e9)} GFLOP/s, what all cores reach on a large matrix product)."
     )
 

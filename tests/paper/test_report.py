@@ -80,7 +80,7 @@ def test_a_verdict_on_a_part_of_the_runs_says_so(report, tmp_path):
     for verdict, experiments in zip(report.verdicts, JUDGES.values(), strict=True):
         if verdict.verdict != NOT_RUN:
             missing = [name for name in experiments if not report.found.complete(name)]
-            assert verdict.shown == f"{verdict.verdict} so far" if missing else verdict.verdict
+            assert verdict.shown == verdict.verdict + (" so far" if missing else "")
 
 
 def test_the_committed_markdown_is_what_the_results_say(report, tmp_path):

@@ -39,8 +39,11 @@ class Found:
 
     def complete(self, experiment: str) -> bool:
         """Whether all runs of an experiment are there that the budget covers."""
-        runs = EXPERIMENTS[experiment].runs(self.store.choices)
-        return all(self.store.line(run) is not None for run in runs)
+        budget = EXPERIMENTS[experiment]
+        lines = (
+            line for run, line in self.runs[experiment] if run.setting in budget.settings and run.seed in budget.seeds
+        )
+        return all(line is not None for line in lines)
 
     def lines(self, experiment: str, method: str, **setting: Any) -> list[Line]:
         """The results of a method in a setting, one a seed, in the order of seeds."""

@@ -68,7 +68,6 @@ class Lanes:
         It returns one outcome a thread, with a leading axis for the thread's lanes. `meanwhile`, if given, is called
         once while the lanes compute.
         """
-
         program = self.program(function, tiny=tiny)
         known = False
 
