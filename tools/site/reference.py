@@ -133,5 +133,7 @@ def commands_page() -> str:
 def _commands(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
     yield name, command
     if isinstance(command, click.Group):
-        for child in sorted(command.commands):
-            yield from _commands(command.commands[child], f"{name} {child}")
+        context = click.Context(command)
+        for child in sorted(command.list_commands(context)):
+            if (found := command.get_command(context, child)) is not None:
+                yield from _commands(found, f"{name} {child}")

@@ -2,45 +2,54 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 
 import click
 
 from fedbc import __version__
-from fedbc.cli.calibrate import calibrate_command
-from fedbc.cli.compare import compare_command
-from fedbc.cli.deploy import deploy_group
 from fedbc.cli.errors import Stopped
-from fedbc.cli.inspect import data_group, list_command, show_command
-from fedbc.cli.paper import paper_group
-from fedbc.cli.run import run_command
-from fedbc.cli.sweep import sweep_command
-from fedbc.cli.tune import tune_command
-from fedbc.cli.watch import watch_command
 from fedbc.errors import Diverged, FedBCError
 
 EXIT_BAD_INPUT = 2
 EXIT_CODES: dict[type[FedBCError], int] = {Diverged: 1, Stopped: 130}
+COMMANDS = {
+    "run": "run:run_command",
+    "list": "inspect:list_command",
+    "show": "inspect:show_command",
+    "watch": "watch:watch_command",
+    "sweep": "sweep:sweep_command",
+    "calibrate": "calibrate:calibrate_command",
+    "tune": "tune:tune_command",
+    "compare": "compare:compare_command",
+    "paper": "paper:paper_group",
+    "data": "inspect:data_group",
+    "deploy": "deploy:deploy_group",
+}
+"""Every command and where it lives, in the order of the help page."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class Commands(click.Group):
+    """Imports a command when it is used: a run should not wait for what draws pages."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, name = COMMANDS[cmd_name].split(":")
+        found: click.Command = getattr(importlib.import_module(f"fedbc.cli.{module}"), name)
+        return found
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="fedbc")
 def fedbc() -> None:
     """Federated learning beyond consensus: one global model, and a local model for every device."""
-
-
-fedbc.add_command(run_command)
-fedbc.add_command(list_command)
-fedbc.add_command(show_command)
-fedbc.add_command(watch_command)
-fedbc.add_command(sweep_command)
-fedbc.add_command(calibrate_command)
-fedbc.add_command(tune_command)
-fedbc.add_command(compare_command)
-fedbc.add_command(paper_group)
-fedbc.add_command(data_group)
-fedbc.add_command(deploy_group)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-import pandas as pd
 from rich.table import Table
 
-from fedbc.reports import tables as reports
-from fedbc.reports.tables import SCORES
 from fedbc.simulation.result import Result
+
+if TYPE_CHECKING:
+    from fedbc.reports import tables as reports
 
 
 def comparison(results: Mapping[str, Result]) -> Table:
     """One row a method."""
+    import pandas as pd  # not at the top: a run need not wait for it before it begins
+
+    from fedbc.reports import tables as reports
+
     summaries = {name: r.summary() for name, r in results.items()}
     frame = pd.DataFrame([{"method": name, **summary} for name, summary in summaries.items()])
-    shown = [c for c in SCORES if c.key in frame and frame[c.key].notna().any()]
+    shown = [c for c in reports.SCORES if c.key in frame and frame[c.key].notna().any()]
     return of_report(reports.Table("methods", "", frame, [reports.Column("method", "method"), *shown]))
 
 
