@@ -80,8 +80,9 @@ class Evaluator:
         answers = self.test.one(z, self.test_data)
         z_test = self.test.by_device(*answers)
         if "global" in self.what:
-            spread = self.federation.origin or self.federation
-            row |= metrics.global_row(self.test.by_device(*answers, spread.test), spread.train.sizes)
+            origin = self.federation.origin
+            by_device = z_test if origin is None else self.test.by_device(*answers, origin.test)
+            row |= metrics.global_row(by_device, (origin or self.federation).train.sizes)
         else:
             row["global_test_loss"] = z_test.loss.sum() / z_test.examples.sum()
         z_train = None

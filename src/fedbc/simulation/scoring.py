@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedbc import trees
 from fedbc.data.federation import Federation, Split
 from fedbc.models.base import Model
 from fedbc.simulation.batches import Data
@@ -17,6 +18,9 @@ from fedbc.simulation.schedule import deal
 
 Array = np.ndarray
 CHUNK = 256
+AT_ONCE = 4_000_000
+"""One model answers all rows at once, in the asking thread, if rows times parameters are no more: to wake the lanes
+takes longer than that."""
 
 
 class Sums(NamedTuple):
@@ -70,9 +74,13 @@ class Scorer:
         self._one = lanes.compiled(
             lambda chunks, z, data: self._lane(chunks, jax.tree.map(lambda a: a[None], z), data, self.size)
         )
+        self._at_once = jax.jit(self._answers)
 
     def one(self, z: Copies, data: Copies) -> tuple[Array, Array]:
         """One model on all rows: (right answers, losses), one value a row."""
+        if trees.size(z[0]) * len(self.split.y) <= AT_ONCE:
+            answers = self._at_once(z[0], data[0].shared, data[0].x, data[0].y)
+            return np.asarray(answers[0]), np.asarray(answers[1])
         right, loss = zip(*self._one(self.all_rows, z, data), strict=True)
         rows = len(self.split.y)
         return _joined(right).reshape(-1)[:rows], _joined(loss).reshape(-1)[:rows]
@@ -138,6 +146,12 @@ class Scorer:
         chunks.number[:] = (start < rows).sum(1)
         return chunks
 
+    def _answers(self, params: Any, shared: Any, x: Any, y: Any) -> tuple[Any, Any]:
+        """Whether each example is answered rightly, and its loss."""
+        outputs = self.model.outputs(params, self.federation.decode(shared, x))
+        right = self.model.correct(outputs, y) if self.model.correct else jnp.zeros(len(y), bool)
+        return right, self.model.loss(outputs, y)
+
     def _lane(self, chunks: Chunks, models: Any, data: Data, size: int) -> tuple[Any, Any]:
         dtype = jax.tree.leaves(models)[0].dtype
         last_row = data.y.shape[0] - 1
@@ -147,11 +161,8 @@ class Scorer:
             rows = chunks.start[c] + jnp.arange(size)
             real = rows < chunks.stop[c]
             rows = jnp.minimum(rows, last_row)
-            x, y = self.federation.decode(data.shared, data.x[rows]), data.y[rows]
-            outputs = self.model.outputs(params, x)
-            loss = jnp.where(real, self.model.loss(outputs, y), 0)
-            right = self.model.correct(outputs, y) & real if self.model.correct else jnp.zeros(size, bool)
-            return sofar[0].at[c].set(right), sofar[1].at[c].set(loss)
+            right, loss = self._answers(params, data.shared, data.x[rows], data.y[rows])
+            return sofar[0].at[c].set(right & real), sofar[1].at[c].set(jnp.where(real, loss, 0))
 
         length = chunks.start.shape[0]
         empty = jnp.zeros((length, size), bool), jnp.zeros((length, size), dtype)
