@@ -63,6 +63,12 @@ NOTES = (
     "Where a contestant has variants (threads, processes, form of the data), the better one counts.",
 )
 
+ASKED = (
+    "The share of the arithmetic limit that a step would reach if training met a bar just so, and what fedbc reaches. "
+    "A bar near 100 % is out of reach in float32, whatever the formulation. Beside the products there is always work "
+    "that the limit does not count: a batch is gathered and decoded, the update reads and writes every parameter."
+)
+
 Record = dict[str, Any]
 
 
@@ -138,6 +144,32 @@ def bars(workloads: dict[str, Record], mode: str) -> str:
         value = max(ratio(r, found[1], mode) for r in own)
         cells.append(verdict(value, value <= OVER_LIMIT[name], f"≤ {OVER_LIMIT[name]:g}"))
     return table(["", *workloads], [*rows, cells])
+
+
+def bars_on_the_machine(workloads: dict[str, Record]) -> str:
+    """What share of the arithmetic limit each bar asks for: a peer's time a step over the bar, as `rate` has it."""
+    rows = []
+    for peer, wanted in FASTER.items():
+        cells = [f"{wanted_times(wanted)} {NAMES[peer]}"]
+        for name, workload in workloads.items():
+            found = best(workload["contestants"].get(peer, {}), "train")
+            step = median(r["seconds"] / r["steps"] for r in found[1]["train"]) if found else None
+            cells.append(rate(workload, step / wanted[name]) if step is not None else "")
+        rows.append(cells)
+    cells = ["fedbc, the slower of FedBC and FedAvg"]
+    for workload in workloads.values():
+        steps = [
+            median(r["seconds"] / r["steps"] for r in own["train"])
+            for own in ours(workload).values()
+            if own.get("train")
+        ]
+        cells.append(rate(workload, max(steps)) if steps else "")
+    return table(["", *workloads], [*rows, cells], "l" + "r" * len(workloads))
+
+
+def wanted_times(wanted: dict[str, float]) -> str:
+    """A peer's bars in a few words."""
+    return ", ".join(f"{value:g}" for value in wanted.values()) + " times faster than"
 
 
 def workload_rows(workload: Record, mode: str) -> list[list[str]]:
@@ -330,6 +362,7 @@ def page(found: Record) -> str:
     if workloads:
         for mode, title in MODES.items():
             parts += [f"## Bars, {title}", "The slower of FedBC and FedAvg counts.", bars(workloads, mode)]
+        parts += ["## What the bars ask of the machine", ASKED, bars_on_the_machine(workloads)]
         for name, workload in workloads.items():
             parts += workload_section(name, workload)
         parts += ["## What is compared", "\n".join(f"- {note}" for note in NOTES)]
