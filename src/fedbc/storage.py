@@ -10,9 +10,10 @@ import math
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jax
 import numpy as np
@@ -20,6 +21,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
 from fedbc.errors import InputError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 Arrays = dict[str, np.ndarray]
 
@@ -171,6 +177,36 @@ def refuse_existing(path: Path) -> None:
     """An InputError if the path is there already, unless it is an empty folder."""
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise InputError(f"{path} exists already: give another folder, or remove it first")
+
+
+@contextlib.contextmanager
+def written_by_us(path: Path) -> Iterator[None]:
+    """Keep a file that grows to this process; an InputError if another one has it."""
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("ab")
+    with file:
+        lock(file, f"{path} is being written by another process: wait for it, or stop it first")
+        yield
+
+
+def lock(file: IO[bytes], taken: str, *, seconds: float = 0) -> None:
+    """Lock an open file until it is closed, or the process ends; an InputError says `taken` if another one has it.
+
+    Where there are no locks (Windows, some network folders) nothing is locked.
+    """
+    until = time.monotonic() + seconds
+    while fcntl is not None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                file.close()
+                raise InputError(taken) from None
+            time.sleep(0.05)
+        except OSError:
+            return
 
 
 @contextlib.contextmanager

@@ -148,6 +148,22 @@ def test_a_line_that_was_cut_off_is_run_again(tmp_path):
         sweep.read_results(path)
 
 
+def test_two_sweeps_never_share_a_results_file(tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.write_text(json.dumps({"hash": "a", "summary": {}}) + "\n")
+    holder = "import sys, pathlib\nfrom fedbc import storage\n"
+    holder += "with storage.written_by_us(pathlib.Path(sys.argv[1])):\n    print('held', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", holder, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(fedbc.InputError, match="written by another process"):
+            sweep.run_sweep([], path)
+        other.kill()  # a lock ends with its process, however that ends
+    sweep.run_sweep([], path)
+    assert list(sweep.read_results(path)) == ["a"]
+
+
 ON_RAY = """
 import sys, pathlib
 from fedbc.experiments import sweep

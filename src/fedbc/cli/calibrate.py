@@ -16,7 +16,7 @@ from fedbc.cli.run import specifications
 from fedbc.cli.tables import of_report
 from fedbc.errors import InputError
 from fedbc.experiments.spec import RunSpec, read_toml
-from fedbc.experiments.sweep import Line
+from fedbc.experiments.workers import Line
 from fedbc.selection import calibration as core
 from fedbc.selection.choice import weight_of
 from fedbc.selection.final import chosen_on, score_on_test, write_choice

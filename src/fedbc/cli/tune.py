@@ -17,7 +17,7 @@ from fedbc.cli.tables import of_report
 from fedbc.errors import InputError, unknown
 from fedbc.experiments.catalog import CATALOG, entry
 from fedbc.experiments.spec import RunSpec
-from fedbc.experiments.sweep import Line
+from fedbc.experiments.workers import Line
 from fedbc.paper.methods import METHODS
 from fedbc.selection import spaces, tuning
 from fedbc.selection.calibration import measured_sparely

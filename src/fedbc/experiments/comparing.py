@@ -12,6 +12,7 @@ from fedbc import storage
 from fedbc.errors import FedBCError, InputError
 from fedbc.experiments import runs, sweep
 from fedbc.experiments.spec import RunSpec
+from fedbc.experiments.workers import Line, tell_round
 from fedbc.simulation.result import Result, load
 
 
@@ -58,17 +59,17 @@ def carry_out(
     return failures
 
 
-def _carry_out_one(parent: str, text: str) -> sweep.Line:
+def _carry_out_one(parent: str, text: str) -> Line:
     """In a worker."""
     began = time.perf_counter()
     spec = RunSpec.from_dict(json.loads(text))
-    line: sweep.Line = {"hash": sweep.fingerprint(spec), "spec": spec.to_dict()}
+    line: Line = {"hash": sweep.fingerprint(spec), "spec": spec.to_dict()}
     folder = folder_of(Path(parent), spec)
     try:
         if not (folder / "spec.json").exists():
             runs.begin(folder, spec)
         every = max(20, int(spec.to_dict()["run"]["rounds"]) // 25)
-        result = runs.carry_out(folder, spec, checkpoint_every=every, on_round=sweep.tell_round)
+        result = runs.carry_out(folder, spec, checkpoint_every=every, on_round=tell_round)
         line["summary"] = result.summary()
     except FedBCError as error:
         line["error"] = str(error)

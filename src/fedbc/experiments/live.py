@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from fedbc import storage
 from fedbc.errors import InputError
 
 try:
@@ -63,7 +64,8 @@ class _Record:
         self.written_at = 0.0
         with self._guarded():
             self.file = path.open("a+b")
-            _lock(self.file, path.parent)
+            taken = f"{path.parent} is being run by another process: wait for it, or stop it first"
+            storage.lock(self.file, taken, seconds=_LOCK_SECONDS)
             if self.file.tell() > 0:
                 self.file.seek(-1, 2)
                 if self.file.read(1) != b"\n":  # a line was cut off when a process was killed
@@ -104,21 +106,6 @@ class _Record:
             self.close()
             self.file = None
             warnings.warn(f"{self.path} cannot be written ({error.strerror}): the run goes on without", stacklevel=2)
-
-
-def _lock(file: IO[bytes], folder: Path) -> None:
-    if fcntl is None:
-        return
-    until = time.monotonic() + _LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > until:
-                file.close()
-                raise InputError(f"{folder} is being run by another process: wait for it, or stop it first") from None
-            time.sleep(0.05)
 
 
 def _finite(value: Any) -> Any:

@@ -23,30 +23,19 @@ import copy
 import hashlib
 import itertools
 import json
-import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 from fedbc import progress, runtime, storage
 from fedbc.errors import FedBCError, InputError, unknown
 from fedbc.experiments.spec import PARTS, RunSpec, read_toml
+from fedbc.experiments.workers import CarryOut, Line, on_processes, on_ray, tell_round
 from fedbc.trackers import Tracker
 
-Line = dict[str, Any]
-"""One line of results: hash, spec, seconds, and summary or error."""
-
 OnLine = Callable[[Line], None]
-CarryOut = Callable[[str], Line]
-"""Runs one specification, given as JSON, in a worker; a function that can be sent to another process. It calls
-`tell_round` with each row of history, if its rounds are to be seen."""
-
-TELL_SECONDS = 0.5
-"""How often a worker says at most how far its run is."""
 
 
 def read_sweep(path: Path) -> list[RunSpec]:
@@ -163,15 +152,16 @@ def run_sweep(
 ) -> None:
     """Run what `results` does not hold yet, and append a line for each run as it ends; `how` may keep more of a run.
 
-    For `name` and `done`, see `carry_out_all`.
+    Only one process at a time may do so. For `name` and `done`, see `carry_out_all`.
     """
-    known = read_results(results)
-    todo = [s for s in specs if fingerprint(s) not in known]
-    done += len(specs) - len(todo)
-    for line in carry_out_all(todo, workers=workers, ray=ray, how=how, name=name, done=done):
-        append_line(results, line)
-        if on_line is not None:
-            on_line(line)
+    with storage.written_by_us(results):
+        known = read_results(results)
+        todo = [s for s in specs if fingerprint(s) not in known]
+        done += len(specs) - len(todo)
+        for line in carry_out_all(todo, workers=workers, ray=ray, how=how, name=name, done=done):
+            append_line(results, line)
+            if on_line is not None:
+                on_line(line)
 
 
 def carry_out_all(
@@ -192,11 +182,16 @@ def carry_out_all(
     names = dict(zip([storage.to_json(s.to_dict()) for s in specs], labels(specs), strict=True))
     try:
         if names and ray is not None:
-            yield from _on_ray(names, ray, how, bars)
+            yield from on_ray(names, ray, how, _failed, bars)
         elif names:
-            yield from _on_processes(names, workers or runtime.usable_cores(), how, bars)
+            yield from on_processes(names, workers or runtime.usable_cores(), how, _failed, bars)
     finally:
         bars.close()
+
+
+def _failed(text: str, error: str) -> Line:
+    spec = RunSpec.from_dict(json.loads(text))
+    return {"hash": fingerprint(spec), "spec": spec.to_dict(), "error": error}
 
 
 def labels(specs: list[RunSpec]) -> list[str]:
@@ -208,15 +203,6 @@ def labels(specs: list[RunSpec]) -> list[str]:
     return [
         " ".join([str(t["algorithm", "name"]), *(f"{k} {t[p, k]}" for p, k in varied if (p, k) in t)]) for t in tables
     ]
-
-
-def tell_round(row: Mapping[str, Any]) -> None:
-    """In a sweep's worker: say how far the run is, now and then. Elsewhere: nothing."""
-    if _teller is not None:
-        _teller(row)
-
-
-_teller: Callable[[Mapping[str, Any]], None] | None = None
 
 
 def append_line(path: Path, line: Line) -> None:
@@ -235,116 +221,3 @@ def _append(path: Path, line: str) -> None:
             file.write(line.encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
-
-
-@dataclass
-class _Worker:
-    process: Any
-    pipe: Connection
-    task: str | None = None
-
-
-def _on_processes(names: Mapping[str, str], count: int, how: CarryOut, bars: progress.SweepBars) -> Iterator[Line]:
-    """Worker processes with one lane each; one that dies costs its run, and another takes its place."""
-    waiting = list(names)[::-1]
-    workers = [_started(how) for _ in range(min(count, len(names)))]
-    try:
-        while waiting or any(w.task for w in workers):
-            for number, worker in enumerate(workers):
-                if worker.task is None and waiting:
-                    worker.task = waiting.pop()
-                    worker.pipe.send(worker.task)
-                    bars.begin(number, names[worker.task], json.loads(worker.task)["run"]["rounds"])
-            ready = wait([w.pipe for w in workers if w.task] + [w.process.sentinel for w in workers if w.task])
-            for number, worker in enumerate(workers):
-                if worker.task is None or not {worker.pipe, worker.process.sentinel} & set(ready):
-                    continue
-                try:
-                    kind, content = worker.pipe.recv()
-                except (EOFError, OSError):
-                    worker.process.join()
-                    spec = RunSpec.from_dict(json.loads(worker.task))
-                    error = f"the process died (exit {worker.process.exitcode})"
-                    kind, content = "line", {"hash": fingerprint(spec), "spec": spec.to_dict(), "error": error}
-                    workers[number] = _started(how)
-                if kind == "round":
-                    bars.round(number, content)
-                    continue
-                worker.task = None
-                bars.end(number, content)
-                yield content
-    finally:
-        for worker in workers:
-            worker.process.terminate()
-            worker.process.join()
-            worker.pipe.close()
-
-
-def _started(how: CarryOut) -> _Worker:
-    ours, theirs = multiprocessing.Pipe()
-    before = os.environ.get("FEDBC_LANES")
-    os.environ["FEDBC_LANES"] = "1"  # read by the new process when it imports fedbc
-    try:
-        process = multiprocessing.get_context("spawn").Process(target=_work, args=(theirs, how), daemon=True)
-        process.start()
-    finally:
-        if before is None:
-            del os.environ["FEDBC_LANES"]
-        else:
-            os.environ["FEDBC_LANES"] = before
-    theirs.close()  # so that the end of the process is the end of the pipe
-    return _Worker(process, ours)
-
-
-def _work(pipe: Connection, how: CarryOut) -> None:
-    """A worker's life: a specification in, rounds now and then and a line at the end out, until the pipe closes."""
-    import signal
-
-    global _teller
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
-    progress.silence()
-    told_at = -TELL_SECONDS
-
-    def tell(row: Mapping[str, Any]) -> None:
-        nonlocal told_at
-        now = time.monotonic()
-        if now - told_at >= TELL_SECONDS:
-            told_at = now
-            try:
-                pipe.send(("round", dict(row)))
-            except OSError:  # the parent is gone, and nobody waits for the result
-                raise SystemExit from None
-
-    _teller = tell
-    while True:
-        try:
-            pipe.send(("line", how(pipe.recv())))
-        except EOFError:
-            return
-
-
-def _on_ray(names: Mapping[str, str], address: str, how: CarryOut, bars: progress.SweepBars) -> Iterator[Line]:
-    """The same on a Ray cluster, one core a run."""
-    try:
-        import ray
-    except ImportError:
-        raise InputError("--ray needs Ray: pip install 'fedbc[ray]'") from None
-    environment = {"env_vars": {"FEDBC_LANES": "1"}}
-    ray.init(address=None if address == "local" else address, runtime_env=environment, log_to_driver=False)
-    try:
-        # Ray takes functions only, and `how` may be a partial one.
-        remote: Any = ray.remote(num_cpus=1, max_retries=1)(lambda text: how(text))
-        tasks = {remote.remote(text): text for text in names}
-        while tasks:
-            (done,), _ = ray.wait(list(tasks), num_returns=1)
-            text = tasks.pop(done)
-            try:
-                line = ray.get(done)
-            except ray.exceptions.RayError as error:
-                spec = RunSpec.from_dict(json.loads(text))
-                first = str(error).splitlines()[0]
-                line = {"hash": fingerprint(spec), "spec": spec.to_dict(), "error": f"{type(error).__name__}: {first}"}
-            bars.end(None, line)
-            yield line
-    finally:
-        ray.shutdown()

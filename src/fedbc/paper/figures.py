@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedbc.experiments.plots import COLOURS
-from fedbc.experiments.sweep import Line
+from fedbc.experiments.workers import Line
 from fedbc.paper.catalogue import CLASSES, DRAWS, EPOCHS, EXPERIMENTS, EXPONENTS, TOLERANCES
 from fedbc.paper.drawing import (
     BLUE,

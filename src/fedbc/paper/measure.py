@@ -8,20 +8,18 @@ coefficients and the accuracies of the round's smallest and largest device, mult
 from __future__ import annotations
 
 import functools
-import gc
-import itertools
 import json
 import math
 import time
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from fedbc.errors import Diverged, FedBCError
 from fedbc.experiments.spec import RunSpec
-from fedbc.experiments.sweep import Line, fingerprint, tell_round
+from fedbc.experiments.sweep import fingerprint
+from fedbc.experiments.workers import Line, tell_round
 from fedbc.paper.catalogue import FIRST_SEED
 from fedbc.simulation.result import Result
 from fedbc.simulation.settings import Settings
@@ -33,7 +31,6 @@ POINTS = 100
 SNAPSHOTS = (1, 50, 100, 200)
 """The rounds at which the paper shows the multipliers."""
 CHECKPOINT_SECONDS = 60
-RUNS_BETWEEN_TIDYING = 20
 
 
 def carry_out(text: str, unfinished: str | None = None) -> Line:
@@ -47,21 +44,7 @@ def carry_out(text: str, unfinished: str | None = None) -> Line:
         line["error"] = f"{type(error).__name__}: {error}"
         if isinstance(error, Diverged):
             line["diverged"] = error.round
-    _tidy_up()
     return line | {"seconds": round(time.perf_counter() - began, 2), "versions": versions()}
-
-
-_runs = itertools.count(1)
-
-
-def _tidy_up() -> None:
-    """Forget compiled programs now and then: a worker runs thousands of specifications, each with programs of its own.
-
-    Not after every run, for they share small programs (those that initialise models, for instance).
-    """
-    if next(_runs) % RUNS_BETWEEN_TIDYING == 0:
-        jax.clear_caches()
-        gc.collect()
 
 
 def _measured(spec: RunSpec, checkpoint: Path | None) -> dict[str, Any]:

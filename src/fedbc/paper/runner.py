@@ -9,7 +9,8 @@ from pathlib import Path
 
 from fedbc import runtime
 from fedbc.experiments.spec import RunSpec
-from fedbc.experiments.sweep import Line, fingerprint, forget, read_results, run_sweep
+from fedbc.experiments.sweep import fingerprint, forget, read_results, run_sweep
+from fedbc.experiments.workers import Line
 from fedbc.paper import measure
 from fedbc.paper.catalogue import EXPERIMENTS, Choices, Experiment, Run
 from fedbc.paper.tuning import TUNINGS, Tuning, read_choices, write_choices

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbc.experiments.sweep import Line
+from fedbc.experiments.workers import Line
 from fedbc.paper.catalogue import CLASSES, EPOCHS, EXPERIMENTS, EXPONENTS, Run, Setting
 from fedbc.paper.methods import METHODS
 from fedbc.paper.runner import Store

@@ -17,7 +17,8 @@ from typing import Any
 from fedbc import storage
 from fedbc.errors import InputError
 from fedbc.experiments.spec import RunSpec, toml_lines
-from fedbc.experiments.sweep import Line, fingerprint
+from fedbc.experiments.sweep import fingerprint
+from fedbc.experiments.workers import Line
 from fedbc.paper import methods
 from fedbc.paper.catalogue import SEEDS, Choices, images, shakespeare, synthetic
 from fedbc.paper.methods import METHODS, RATES, Arguments, Method

@@ -22,7 +22,8 @@ from fedbc import checks
 from fedbc.errors import FedBCError, InputError
 from fedbc.experiments import sweep
 from fedbc.experiments.spec import RunSpec
-from fedbc.experiments.sweep import Line, fingerprint
+from fedbc.experiments.sweep import fingerprint
+from fedbc.experiments.workers import Line
 from fedbc.selection import choice
 
 REFERENCES = {

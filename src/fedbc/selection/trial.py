@@ -7,18 +7,16 @@ nothing right.
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import time
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from fedbc.errors import Diverged, FedBCError, InputError
 from fedbc.experiments.spec import RunSpec
-from fedbc.experiments.sweep import Line, fingerprint, tell_round
+from fedbc.experiments.sweep import fingerprint
+from fedbc.experiments.workers import Line, tell_round
 from fedbc.selection.study import Plan, distributions, library, open_study
 from fedbc.simulation.simulate import simulate, versions
 
@@ -55,9 +53,6 @@ def carry_out(text: str, folder: str) -> Line:
         _tell(study, trial, began, state=failed)
     except optuna.exceptions.UpdateFinishedTrialError:
         raise SystemExit from None  # the parent is gone, and another call has taken this trial up
-    # Every trial has programs of its own, and a worker runs many trials.
-    jax.clear_caches()
-    gc.collect()
     return line | {"seconds": time.perf_counter() - began, "versions": versions()}
 
 
