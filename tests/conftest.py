@@ -1,10 +1,16 @@
 """Shared by all tests: settings of hypothesis, small federations, a browser."""
 
+import signal
+
 import numpy as np
 import pytest
 from hypothesis import settings
 
 import fedbc
+
+# A shell that starts the tests in the background has them, and every process that they start, ignore Ctrl-C.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("default", deadline=None, max_examples=60)
 settings.load_profile("default")
