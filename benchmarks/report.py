@@ -150,26 +150,21 @@ def bars_on_the_machine(workloads: dict[str, Record]) -> str:
     """What share of the arithmetic limit each bar asks for: a peer's time a step over the bar, as `rate` has it."""
     rows = []
     for peer, wanted in FASTER.items():
-        cells = [f"{wanted_times(wanted)} {NAMES[peer]}"]
+        cells = [f"{', '.join(f'{bar:g}' for bar in wanted.values())} times faster than {NAMES[peer]}"]
         for name, workload in workloads.items():
             found = best(workload["contestants"].get(peer, {}), "train")
-            step = median(r["seconds"] / r["steps"] for r in found[1]["train"]) if found else None
-            cells.append(rate(workload, step / wanted[name]) if step is not None else "")
+            cells.append(rate(workload, step_seconds(found[1], "train") / wanted[name]) if found else "")
         rows.append(cells)
     cells = ["fedbc, the slower of FedBC and FedAvg"]
     for workload in workloads.values():
-        steps = [
-            median(r["seconds"] / r["steps"] for r in own["train"])
-            for own in ours(workload).values()
-            if own.get("train")
-        ]
+        steps = [step_seconds(own, "train") for own in ours(workload).values() if own.get("train")]
         cells.append(rate(workload, max(steps)) if steps else "")
     return table(["", *workloads], [*rows, cells], "l" + "r" * len(workloads))
 
 
-def wanted_times(wanted: dict[str, float]) -> str:
-    """A peer's bars in a few words."""
-    return ", ".join(f"{value:g}" for value in wanted.values()) + " times faster than"
+def step_seconds(record: Record, mode: str) -> float:
+    """The median over rounds of the time a step."""
+    return median(r["seconds"] / r["steps"] for r in record[mode])
 
 
 def workload_rows(workload: Record, mode: str) -> list[list[str]]:
@@ -188,7 +183,7 @@ def workload_rows(workload: Record, mode: str) -> list[list[str]]:
     rows = []
     for name, variant, record in sorted(measured, key=lambda m: median(r["seconds"] for r in m[2][mode])):
         rounds = record[mode]
-        step = median(r["seconds"] / r["steps"] for r in rounds)
+        step = step_seconds(record, mode)
         rows.append(
             [
                 NAMES[name],
