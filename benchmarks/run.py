@@ -4,7 +4,7 @@
     python -m benchmarks.run --workloads W1 --contestants fedbc,fedjax,limit
     python -m benchmarks.run --quick                            one round each, to see that all works
 
-Only one contestant computes at any time: each waits until it is asked for a turn (a round; twenty rounds on W1, whose
+Only one contestant computes at any time: each waits until it is asked for a turn (a round; 48 rounds on W1, whose
 rounds take milliseconds). All train the same devices in the same rounds, from the same initial model. W2 to W4 need
 the data sets (FEDBC_DATA). Results go to benchmarks/results.json; `python -m benchmarks.report` makes the page of them.
 """
@@ -115,7 +115,7 @@ class Worker:
         time.sleep(PAUSE)
         before = self.cpu()
         try:
-            self.record[mode] += self.ask({"rounds": rounds, "evaluate": evaluate})["rounds"]
+            self.record[mode].append(self.ask({"rounds": rounds, "evaluate": evaluate}))
         except Absent as error:
             self.record["absent"] = f"failed in round {min(rounds)} or later: {error}"
             say(f"  {self.name} ({self.variant}) {self.record['absent']}")
@@ -201,7 +201,7 @@ def started(chosen: list[tuple[str, str]], workload: Workload, folder: Path, cac
 
 def turns(workload: Workload, rounds: int) -> list[Turn]:
     """Turns without and with evaluation, one after the other, `rounds` rounds of each."""
-    size = 20 if workload.name == "W1" else 1  # its rounds take milliseconds: caches must be warm, as in a run
+    size = 48 if workload.name == "W1" else 1  # its rounds take milliseconds: caches must be warm, as in a run
     planned, number = [], len(WARM_UP)
     for begin in range(0, rounds, size):
         for evaluate in (False, True):
@@ -301,7 +301,7 @@ def main(arguments: list[str] | None = None) -> None:
         default=",".join(CONTESTANTS),
         help="names, or name:variant for one variant; default: %(default)s",
     )
-    parser.add_argument("--rounds", type=int, help="measured rounds in each mode; default: 40 for W1, else 5")
+    parser.add_argument("--rounds", type=int, help="measured rounds in each mode; default: 240 for W1, else 5")
     parser.add_argument("--quick", action="store_true", help="one measured round in each mode")
     parser.add_argument("--out", type=Path, default=results.DEFAULT, help="results file, sections are replaced")
     parser.add_argument(

@@ -54,7 +54,7 @@ WORKLOADS = {
             ("logistic", {}),
             epochs=5,
             products=((60 * 10, 2),),
-            rounds=40,
+            rounds=240,
         ),
         Workload(
             "W2",

@@ -1,12 +1,14 @@
 """How a contestant and the harness speak: JSON lines over standard input and output.
 
     {"job": ...}                                          -> {"seconds": ..., "versions": {...}, "facts": {...}}
-    {"rounds": {n: [device, ...], ...}, "evaluate": bool} -> {"rounds": [{"round": n, "seconds": ..., "steps": ...,
-                                                                          "accuracy": ... or null}, ...]}
+    {"rounds": {n: [device, ...], ...}, "evaluate": bool} -> {"round": first n, "seconds": ..., "steps": ...,
+                                                              "accuracy": ... or null}
 
 The first request builds the contestant; each further one runs federated rounds on the given devices, one after the
 other as in a run, with the accuracy of the new global model on all test examples if asked for. An error is answered as
-{"error": traceback}. Time is taken here, in the same way for all, round by round, until the round's result is there.
+{"error": traceback}. Time is taken here, in the same way for all, until a round's result is there. Seconds and steps
+are means over the rounds of a request, for a contestant may train rounds along with earlier ones; the accuracy is that
+after the last.
 """
 
 from __future__ import annotations
@@ -42,7 +44,10 @@ class Contestant(ABC):
     facts: dict[str, Any] = {}  # noqa: RUF012 (replaced, never changed)
     """what else the contestant found out when it was built"""
 
-    def announce(self, devices: list[int], evaluate: bool) -> None:  # noqa: B027 (a hook that most leave empty)
+    def expect(self, rounds: int) -> None:  # noqa: B027 (a hook that most leave empty)
+        """Hear how many rounds a request has, before the clock starts."""
+
+    def announce(self, devices: list[int], evaluate: bool) -> None:  # noqa: B027
         """Tell further processes of the contestant what comes, before the clock starts."""
 
     @abstractmethod
@@ -89,12 +94,7 @@ def serve(build: Callable[[Job], Contestant]) -> None:
                 answer: dict[str, Any] = {"seconds": time.perf_counter() - began}
                 answer |= {"versions": _versions(contestant), "facts": contestant.facts}
             else:
-                answer = {
-                    "rounds": [
-                        _timed(contestant, int(number), devices, request["evaluate"])
-                        for number, devices in request["rounds"].items()
-                    ]
-                }
+                answer = _turn(contestant, request["rounds"], request["evaluate"])
         except Exception:
             answer = {"error": traceback.format_exc()}
         print(json.dumps(answer), file=answers, flush=True)
@@ -102,11 +102,21 @@ def serve(build: Callable[[Job], Contestant]) -> None:
         contestant.close()
 
 
-def _timed(contestant: Contestant, number: int, devices: list[int], evaluate: bool) -> dict[str, Any]:
-    contestant.announce(devices, evaluate)
-    began = time.perf_counter()
-    done = contestant.round(number, devices, evaluate)
-    return {"round": number, "seconds": time.perf_counter() - began, **done._asdict()}
+def _turn(contestant: Contestant, rounds: dict[str, list[int]], evaluate: bool) -> dict[str, Any]:
+    contestant.expect(len(rounds))
+    done, seconds = [], 0.0
+    for number, devices in rounds.items():
+        contestant.announce(devices, evaluate)
+        began = time.perf_counter()
+        done.append(contestant.round(int(number), devices, evaluate))
+        seconds += time.perf_counter() - began
+    steps = sum(round.steps for round in done)
+    return {
+        "round": int(next(iter(rounds))),
+        "seconds": seconds / len(done),
+        "steps": steps / len(done),
+        "accuracy": done[-1].accuracy,
+    }
 
 
 def _versions(contestant: Contestant) -> dict[str, str]:

@@ -3,7 +3,8 @@
 A device's local training is a long chain of small operations. XLA's CPU client hands independent ones to a pool of
 threads. The pool must have one thread a lane: with fewer, lanes wait for each other (on the MLP two lanes on a pool of
 one are as slow as one lane); with more, idle threads spin and take time from the lanes. The pool's size is PJRT_NPROC,
-or the number of XLA devices if that is larger, which is why the lanes share one (see `fedbc.simulation.lanes`).
+or the number of XLA devices if that is larger. There are as many XLA devices as lanes, for the lanes of tiny models,
+which meet within compiled code (see `fedbc.simulation.lanes`); all other lanes share the first.
 Lanes compute in their own threads only if JAX's asynchronous dispatch is off. All this must happen before JAX's first
 computation, so it is done when `fedbc` is imported; if JAX has started by then, runs are right, and slower.
 `FEDBC_LANES` sets the number of lanes on a CPU; `FEDBC_LANES=0` leaves JAX's settings alone.
@@ -47,6 +48,8 @@ def configure() -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_backend_extra_options" not in flags:  # a second such flag would replace the user's
         os.environ["XLA_FLAGS"] = f"{flags} --xla_backend_extra_options={_SMALL_LOOPS}={2**60}".strip()
+    if jax.config.jax_num_cpu_devices < 0 and "xla_force_host_platform_device_count" not in flags:  # type: ignore[attr-defined]
+        jax.config.update("jax_num_cpu_devices", _wanted_lanes() or usable_cores())
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     _keep_compiled_programs()
 
@@ -66,6 +69,12 @@ def lane_devices(lanes: int) -> list[jax.Device]:
     if devices[0].platform == "cpu":
         return devices[:1] * lanes
     return devices[: max(d for d in range(1, min(lanes, len(devices)) + 1) if lanes % d == 0)]
+
+
+def meeting_devices(lanes: int) -> list[jax.Device] | None:
+    """An XLA device of the CPU for each lane, for lanes that meet within compiled code; None if there are too few."""
+    devices = jax.devices()
+    return devices[:lanes] if devices[0].platform == "cpu" and lanes <= len(devices) else None
 
 
 @functools.cache

@@ -12,6 +12,7 @@ from fedbc.models.layers import short_product
 from fedbc.simulation.engine import lane_input
 from fedbc.simulation.settings import Settings
 from fedbc.simulation.simulate import Simulation
+from fedbc.simulation.training import Strides
 
 ONE_FUNCTION = "xla_cpu_small_call"
 
@@ -19,8 +20,11 @@ ONE_FUNCTION = "xla_cpu_small_call"
 def compiled_text(model: fedbc.models.Model, federation: fedbc.data.Federation, batch_size: int) -> str:
     """The compiled program of the lanes, as text."""
     run = Simulation(fedbc.FedBC(), model, federation, Settings(batch_size=batch_size, sample=2, lanes=1))
-    plan = run.planner.plan(1)
-    own = lane_input(*run.store.take(plan.devices), plan)
+    plans = run.planner.plans(1, 1, room=run.training.at_once)
+    if isinstance(run.training, Strides):
+        own, shared = run.training.arguments(run.server, plans)
+        return run.engine.lanes.meeting_program(run.training.lane, tiny=True).lower(own, shared).compile().as_text()
+    own = lane_input(*run.store.take(plans.rounds[0].devices), plans.rounds[0])
     arguments = (own, run.server, run.train_data[0], run.key[0])
     program = run.engine.lanes.program(run.engine.lane, tiny=run.engine.tiny)
     return program.lower(*arguments).compile().as_text()
@@ -33,8 +37,9 @@ def federation() -> fedbc.data.Federation:
 
 def test_a_tiny_model_in_small_batches_has_no_loop_of_separate_operations(federation):
     text = compiled_text(fedbc.models.logistic(), federation, batch_size=20)
-    # One call for the loop over devices, one inside it for the loop over steps.
-    assert text.count(" while(") == text.count(ONE_FUNCTION) == 2
+    # One call for the loop over devices, one inside it for the loop over steps; the rounds around them meet.
+    assert text.count(ONE_FUNCTION) == 2
+    assert text.count(" while(") == 3
 
 
 def test_larger_work_keeps_its_calls(federation):

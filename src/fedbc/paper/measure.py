@@ -61,7 +61,7 @@ def _measured(spec: RunSpec, checkpoint: Path | None) -> dict[str, Any]:
         before = sum(row["seconds"] for row in run.history)
     kept_at = time.perf_counter()
     while run.round < rounds:
-        tell_round(run.advance(last=run.round + 1 == rounds))
+        tell_round(run.advance(last=run.round + 1 == rounds, ahead=rounds - run.round - 1))
         if watch:
             accuracies.append(run.evaluator.global_scores(run.server).accuracy)
         if checkpoint is not None and not watch and time.perf_counter() - kept_at > CHECKPOINT_SECONDS:

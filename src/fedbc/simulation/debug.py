@@ -16,17 +16,32 @@ from fedbc import trees
 from fedbc.algorithms.base import Context
 from fedbc.errors import DeviceError
 from fedbc.simulation.batches import Data
-from fedbc.simulation.engine import Engine, Facts, Trained, lane_input
+from fedbc.simulation.engine import Engine, Facts, lane_input
+from fedbc.simulation.lanes import Copies
 from fedbc.simulation.packing import Packed
-from fedbc.simulation.schedule import Plan
+from fedbc.simulation.schedule import Plan, Plans
+from fedbc.simulation.store import DeviceStore
+from fedbc.simulation.training import Trained
 
 T = TypeVar("T")
 
 
-def train_by_hand(
-    engine: Engine, server: Any, states: Packed, fresh: Any, plan: Plan, data: Data, key_data: Any
-) -> Trained:
-    """Engine.train in plain Python."""
+class ByHand:
+    """Rounds in plain Python (see `fedbc.simulation.training`)."""
+
+    at_once = 1
+
+    def __init__(self, engine: Engine, store: DeviceStore, data: Copies, key: Copies) -> None:
+        self.engine, self.store, self.data, self.key = engine, store, data[0], key[0]
+
+    def train(self, server: Any, plans: Plans, meanwhile: Callable[[], object]) -> list[Trained]:
+        """One round."""
+        del meanwhile
+        (plan,) = plans.rounds
+        return [_train(self.engine, server, *self.store.take(plan.devices), plan, self.data, self.key)]
+
+
+def _train(engine: Engine, server: Any, states: Packed, fresh: Any, plan: Plan, data: Data, key_data: Any) -> Trained:
     algorithm, packing = engine.algorithm, engine.packing
     key = jax.random.fold_in(jax.random.wrap_key_data(key_data), plan.round)
     lanes = lane_input(states, fresh, plan)

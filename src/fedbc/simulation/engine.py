@@ -1,8 +1,8 @@
-"""The compiled round: lanes of devices, each trained in one loop, their summands added, the server updated."""
+"""What is compiled of a round: a lane's devices, trained in one loop, and the server's update."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +15,7 @@ from fedbc.data.federation import Federation
 from fedbc.models.base import Model
 from fedbc.models.layers import LONGEST_UNROLLED
 from fedbc.simulation import batches
-from fedbc.simulation.lanes import Copies, Lanes
+from fedbc.simulation.lanes import Lanes
 from fedbc.simulation.local import train_device
 from fedbc.simulation.packing import Packed, Packing
 from fedbc.simulation.schedule import Batching, Plan
@@ -48,20 +48,8 @@ class Facts(NamedTuple):
     """1 if the device takes part for the first time"""
 
 
-class Trained(NamedTuple):
-    """The outcome of a round."""
-
-    server: Any
-    states: list[Packed]
-    """new device states, packed, a (lanes, places, width) part for each thread"""
-    info: list[Any]
-    """diagnostics, parts of (lanes, places, number of them); `Engine.info_names` has their names"""
-    finite: Any
-    """whether the new global model has no infinite or undefined value"""
-
-
 class Engine:
-    """Compiles and runs rounds of one algorithm on one federation."""
+    """The parts of a round of one algorithm on one federation, as functions to be compiled."""
 
     def __init__(self, algorithm: Algorithm, model: Model, federation: Federation, batching: Batching, lanes: Lanes):
         self.algorithm, self.batching, self.lanes = algorithm, batching, lanes
@@ -73,30 +61,12 @@ class Engine:
         else:
             self.loss = batches.loss_on(model)
         params = jax.eval_shape(model.init, jax.random.key(0))
+        self.server_shapes = jax.eval_shape(algorithm.init_server, params)
         self.state_shapes = jax.eval_shape(algorithm.init_device, params, no_context())
         self.packing = Packing(self.state_shapes)
         self.info_names: tuple[str, ...] = ()
         self.compilations = 0
         self.tiny = model.tiny and batching.batch_size is not None and batching.batch_size <= LONGEST_UNROLLED
-        self._train = lanes.compiled(self.lane, tiny=self.tiny)
-        self._conclude = jax.jit(self.conclude)
-
-    def train(
-        self,
-        server: Any,
-        states: Packed,
-        fresh: Any,
-        plan: Plan,
-        data: Copies,
-        key: Copies,
-        meanwhile: Callable[[], object],
-    ) -> Trained:
-        """Run one round; `meanwhile` is called while the lanes compute."""
-        own = lane_input(states, fresh, plan)
-        outcomes = self._train(own, self.lanes.share(server), data, key, meanwhile=meanwhile)
-        totals, new_states, info = zip(*outcomes, strict=True)
-        new_server, finite = self._conclude(server, self.lanes.gathered(list(totals)))
-        return Trained(new_server, list(new_states), list(info), finite)
 
     def conclude(self, server: Any, totals: list[Any]) -> tuple[Any, Array]:
         """The server's part of a round: the lanes' totals added, the server updated, and whether z is finite."""
@@ -132,7 +102,7 @@ class Engine:
                 info.at[place].set(self._info_row(done.info)),
             )
 
-        summand, info = self._shapes(server)
+        summand, info = self.outcome_shapes
         empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), summand)
         self.info_names = tuple(info)
         blank = jnp.zeros((len(lane.facts), len(info)))
@@ -157,17 +127,18 @@ class Engine:
             ]
         return parts[0] if number == 1 else tuple(parts)
 
-    def _shapes(self, server: Any) -> tuple[Any, Any]:
+    @functools.cached_property
+    def outcome_shapes(self) -> tuple[Any, dict[str, Any]]:
         """Shapes of a summand and of the diagnostics, found without computing."""
         algorithm = self.algorithm
 
-        def outcome() -> tuple[Any, Any]:
+        def outcome(server: Any) -> tuple[Any, Any]:
             context = no_context()
             state = algorithm.init_device(algorithm.global_model(server), context)
             done = algorithm.finish(algorithm.begin(algorithm.broadcast(server), state, context))
             return done.summand, done.info
 
-        return jax.eval_shape(outcome)
+        return jax.eval_shape(outcome, self.server_shapes)
 
 
 def lane_input(states: Packed, fresh: Any, plan: Plan) -> LaneInput:

@@ -1,8 +1,8 @@
 """Lanes: the same compiled function on several shares of the work at once, one thread a core (or an accelerator).
 
 XLA computes in the thread that asks for it (see `fedbc.runtime`), with Python's lock free, so threads are all that
-parallel lanes need. Several XLA devices on one CPU (`shard_map`) are slower: each round ends with a meeting of their
-threads, and their calls take longer.
+parallel lanes need. Lanes can also meet within compiled code, each on an XLA device of its own (`shard_map`): a call
+takes longer then, a meeting less time than a return to Python. That pays for tiny models, many rounds a call.
 """
 
 from __future__ import annotations
@@ -15,11 +15,16 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as Spec
 
 from fedbc import runtime
 
 STARTING = 0.0003
 """Seconds that the lanes need Python's lock for to start computing; what is done meanwhile would take it from them."""
+
+LANE = "lane"
+"""The name of the lanes' axis in code where they meet."""
 
 Copies = list[Any]
 """A value for each thread of the lanes, on the device where the thread computes."""
@@ -35,6 +40,9 @@ class Lanes:
         self.width = count // len(self.devices)
         """lanes a thread"""
         self._threads = _threads(len(self.devices)) if threads and len(self.devices) > 1 else []
+        meeting = runtime.meeting_devices(count)
+        self.mesh = Mesh(meeting, (LANE,), axis_types=(AxisType.Auto,)) if meeting else None
+        """where the lanes can meet; None if they cannot"""
 
     def put(self, tree: Any) -> Copies:
         """A value of the host that all lanes read. On a CPU it is placed once, in the host's memory where it can."""
@@ -68,25 +76,64 @@ class Lanes:
         It returns one outcome a thread, with a leading axis for the thread's lanes. `meanwhile`, if given, is called
         once while the lanes compute.
         """
-        program = self.program(function, tiny=tiny)
-        known = False
+        start = self._starter(self.program(function, tiny=tiny))
 
         def run(own: Any, *shared: Copies, meanwhile: Callable[[], object] | None = None) -> list[Any]:
-            nonlocal known
-            work = [
-                (program, (jax.tree.map(lambda a, i=i: a[i * self.width : (i + 1) * self.width], own), *copies))
+            arguments = [
+                (jax.tree.map(lambda a, i=i: a[i * self.width : (i + 1) * self.width], own), *copies)
                 for i, copies in enumerate(zip(*shared, strict=True) if shared else [()] * len(self.devices))
             ]
+            return start(arguments, meanwhile)
+
+        return run
+
+    def meeting(self, function: Callable[..., Any], *, tiny: bool = False) -> Callable[..., Any]:
+        """Like `compiled`, for lanes that meet: `function` may call `exchanged`, and its outcome must be the same in
+        all lanes. What they share is given once, by the host or by `everywhere`; there is one outcome."""
+        start = self._starter(self.meeting_program(function, tiny=tiny))
+
+        def run(own: Any, *shared: Any, meanwhile: Callable[[], object] | None = None) -> Any:
+            return start([(own, shared)], meanwhile)[0]
+
+        return run
+
+    def meeting_program(self, function: Callable[..., Any], *, tiny: bool = False) -> Any:
+        """What the lanes that meet run, to be compiled."""
+        assert self.mesh is not None
+
+        def lane(own: Any, shared: Any) -> Any:
+            return function(jax.tree.map(lambda a: a[0], own), *shared)
+
+        own, same = Spec(LANE), Spec()
+        lanes = jax.shard_map(lane, mesh=self.mesh, in_specs=(own, same), out_specs=same, check_vma=False)
+        return jax.jit(lanes, compiler_options=runtime.without_calls() if tiny else None)
+
+    def everywhere(self, copies: Copies) -> Any:
+        """A value that `put` placed, on every device of the lanes that meet."""
+        assert self.mesh is not None
+        return jax.device_put(copies[0], NamedSharding(self.mesh, Spec()))
+
+    def _starter(self, program: Any) -> Callable[..., list[Any]]:
+        """A function that calls a compiled program with some tuples of arguments, each in a thread."""
+        known = False
+
+        def start(arguments: list[Any], meanwhile: Callable[[], object] | None) -> list[Any]:
+            nonlocal known
             if known and self._threads:
-                return _in_threads(self._threads, work, meanwhile)
+                return _in_threads(self._threads[: len(arguments)], program, arguments, meanwhile)
             # The first time one after the other: the first of them compiles for all.
-            outcomes = [jax.block_until_ready(call(*arguments)) for call, arguments in work]
+            outcomes = [jax.block_until_ready(program(*own)) for own in arguments]
             known = True
             if meanwhile is not None:
                 meanwhile()
             return outcomes
 
-        return run
+        return start
+
+
+def exchanged(tree: Any) -> Any:
+    """Within `Lanes.meeting`: every lane's value, with a leading axis for the lanes."""
+    return jax.lax.all_gather(tree, LANE)
 
 
 class _Thread:
@@ -122,10 +169,12 @@ def _threads(count: int) -> list[_Thread]:
     return _all_threads[:count]
 
 
-def _in_threads(threads: list[_Thread], work: list[Any], meanwhile: Callable[[], object] | None) -> list[Any]:
+def _in_threads(
+    threads: list[_Thread], call: Any, work: list[Any], meanwhile: Callable[[], object] | None
+) -> list[Any]:
     wide = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
     outcomes: list[queue.SimpleQueue] = [queue.SimpleQueue() for _ in threads]
-    for thread, (call, arguments), outcome in zip(threads, work, outcomes, strict=True):
+    for thread, arguments, outcome in zip(threads, work, outcomes, strict=True):
         thread.work.put((call, arguments, wide, outcome))
     try:
         if meanwhile is not None:

@@ -44,7 +44,7 @@ class Packing:
     def unpack(self, packed: Packed) -> Any:
         """States from rows, whatever the leading axes; views, for NumPy's arrays."""
         leaves = [
-            packed[kind][..., part].reshape(*packed[kind].shape[:-1], *shape)
+            packed[kind][..., part].reshape((*packed[kind].shape[:-1], *shape))
             for kind, part, shape in zip(self._types, self._slices, self._shapes, strict=True)
         ]
         return jax.tree.unflatten(self._structure, leaves)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -155,6 +156,14 @@ class Plan:
     """lane and place of each sampled device, in ascending order of devices"""
 
 
+class Plans(NamedTuple):
+    """The plans of rounds in succession."""
+
+    rounds: list[Plan]
+    rows: Array
+    """(lanes, room, length, batch_size): the plans' `rows`; -1 where there is room for more of them"""
+
+
 class Planner:
     """Plans rounds. All plans of a run have the same array shapes, whichever devices are drawn."""
 
@@ -178,8 +187,23 @@ class Planner:
         bound = max(int(heaviest[dealt == lane].sum()) for lane in range(self.lanes))
         return max(1, bound, int(heaviest.sum()) // self.lanes + int(heaviest.max(initial=0)))
 
+    @property
+    def table_shape(self) -> tuple[int, int, int]:
+        """Of a plan's `rows`."""
+        size = self.batching.batch_size
+        return self.lanes, self.length if size else 1, size or 1
+
     def plan(self, round: int) -> Plan:
         """The plan of one round."""
+        return self.plans(round, 1, room=1).rounds[0]
+
+    def plans(self, first: int, count: int, *, room: int) -> Plans:
+        """The plans of `count` rounds, from round `first` on, in arrays with room for so many."""
+        lanes, length, size = self.table_shape
+        table = np.full((lanes, room, length, size), -1, np.int32)
+        return Plans([self._plan(first + i, table, i) for i in range(count)], table)
+
+    def _plan(self, round: int, tables: Array, at: int) -> Plan:
         devices = sample_devices(self.seed, round, self.population, self.sample)
         examples = self.sizes[devices]
         steps = self.batching.steps(examples)
@@ -187,15 +211,15 @@ class Planner:
         rows_before, place = _running(self.batching.table_rows(examples), lane, self.lanes)
         size = self.batching.batch_size
         first = self.offsets[devices] if size is None else rows_before
-        table = np.full((self.lanes, self.length if size else 1, size or 1), -1, np.int32)
         if size is not None:
             orders = shuffled_epochs(self.seed, round, devices, examples, self.batching.epochs)
             orders += np.repeat(self.offsets[devices].astype(np.int32), self.batching.epochs * examples)
-            self.batching.fill(table.reshape(-1, size), orders, examples, lane * self.length + rows_before)
+            begins = (lane * tables.shape[1] + at) * self.length + rows_before
+            self.batching.fill(tables.reshape(-1, size), orders, examples, begins)
         facts = np.zeros((4, self.lanes, self.depth), np.int32)
         facts[0] = -1
         facts[:, lane, place] = devices, examples, steps, first
-        return Plan(round, facts[0], facts[1], facts[2], facts[3], table, (lane, place))
+        return Plan(round, facts[0], facts[1], facts[2], facts[3], tables[:, at], (lane, place))
 
 
 def _running(amounts: Array, lane_of: Array, lanes: int) -> tuple[Array, Array]:

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -24,15 +24,16 @@ from fedbc.data.federation import Federation
 from fedbc.errors import Diverged, InputError, Interrupted
 from fedbc.models.base import Model
 from fedbc.simulation import batches
-from fedbc.simulation.debug import train_by_hand
+from fedbc.simulation.debug import ByHand
 from fedbc.simulation.diagnostics import Diagnostics, RoundReport
-from fedbc.simulation.engine import Engine, Trained
+from fedbc.simulation.engine import Engine
 from fedbc.simulation.evaluation import DEFAULT, Evaluator, Row, duals
 from fedbc.simulation.lanes import Lanes
 from fedbc.simulation.result import Result
-from fedbc.simulation.schedule import INIT, NOISE, Batching, Plan, Planner, generator
+from fedbc.simulation.schedule import INIT, NOISE, Batching, Plan, Planner, Plans, generator
 from fedbc.simulation.settings import Settings
 from fedbc.simulation.store import DeviceStore
+from fedbc.simulation.training import Trained, Training, training
 
 CHECKPOINT = "checkpoint.safetensors"
 FORMAT = "fedbc-checkpoint-1"
@@ -100,7 +101,7 @@ def simulate(
     with _patient_interrupt() as stop, jax.disable_jit(debug):
         while run.round < rounds:
             try:
-                row = run.advance(last=run.round + 1 == rounds)
+                row = run.advance(last=run.round + 1 == rounds, ahead=rounds - run.round - 1)
             except Diverged as error:
                 error.result = run.result()
                 if file is not None:
@@ -117,6 +118,14 @@ def simulate(
                     f"stopped after round {run.round} of {rounds}{kept}", round=run.round, result=run.result()
                 )
     return run.result()
+
+
+class Ready(NamedTuple):
+    """A round that was trained, and is not yet part of the run."""
+
+    plan: Plan
+    trained: Trained
+    seconds: float
 
 
 class Simulation:
@@ -144,6 +153,11 @@ class Simulation:
         self.key = lanes.put(jax.random.key_data(jax.random.key(int(generator(seed, NOISE).integers(2**31)))))
         self.store = DeviceStore(self.engine.state_shapes, federation.devices)
         self.train_data = lanes.put(batches.host_data(federation.train, federation.shared))
+        self.training: Training
+        if debug:
+            self.training = ByHand(self.engine, self.store, self.train_data, self.key)
+        else:
+            self.training = training(self.engine, self.planner, self.store, self.train_data, self.key)
         self.evaluator = Evaluator(
             algorithm,
             model,
@@ -160,7 +174,8 @@ class Simulation:
         self.round = 0
         self.history: list[Row] = []
         self.diagnostics = Diagnostics()
-        self._next_plan: Plan | None = None
+        self._next_plans: Plans | None = None
+        self._ready: list[Ready] = []
         self.spec = {
             "algorithm": {"name": algorithm.name, **algorithm.hyperparameters()},
             "model": {"name": model.name, "parameters": trees.size(params)},
@@ -169,18 +184,17 @@ class Simulation:
             "versions": versions(),
         }
 
-    def advance(self, *, last: bool = False) -> Row:
-        """Run one round and return its row of history; a round that diverges leaves everything as it was."""
-        began = time.perf_counter()
+    def advance(self, *, last: bool = False, ahead: int = 0) -> Row:
+        """Run one round and return its row of history; a round that diverges leaves everything as it was.
+
+        last: evaluate, whether or not the round is one of those that are.
+        ahead: how many rounds are going to follow; some of them may be trained along with this one.
+        """
         number = self.round + 1
-        plan = self._plan(number)
-        states, fresh = self.store.take(plan.devices)
-        if self.debug:
-            trained = train_by_hand(self.engine, self.server, states, fresh, plan, self.train_data[0], self.key[0])
-        else:
-            trained = self.engine.train(
-                self.server, states, fresh, plan, self.train_data, self.key, meanwhile=lambda: self._plan(number + 1)
-            )
+        if not self._ready:
+            self._ready = self._train(number, ahead)
+        plan, trained, seconds = self._ready[0]
+        began = time.perf_counter() - seconds
         report = self._report(plan, trained)
         self.store.put(plan, trained.states)
         self.evaluator.trained(report.devices)
@@ -196,15 +210,27 @@ class Simulation:
             "seconds": time.perf_counter() - began,
         }
         self.server, self.round = trained.server, number
+        self._ready.pop(0)
         self.diagnostics.add(names, report)
         self.history.append(row)
         return row
 
-    def _plan(self, number: int) -> Plan:
-        """The plan of a round; the next one is made while the lanes compute."""
-        if self._next_plan is None or self._next_plan.round != number:
-            self._next_plan = self.planner.plan(number)
-        return self._next_plan
+    def _train(self, number: int, ahead: int) -> list[Ready]:
+        """Train this round, and some of those that follow."""
+        began = time.perf_counter()
+        count = min(self.training.at_once, 1 + ahead)
+        following = min(self.training.at_once, max(1, 1 + ahead - count))
+        plans = self._plans(number, count)
+        trained = self.training.train(self.server, plans, meanwhile=lambda: self._plans(number + count, following))
+        share = (time.perf_counter() - began) / count
+        return [Ready(plan, one, share) for plan, one in zip(plans.rounds, trained, strict=True)]
+
+    def _plans(self, first: int, count: int) -> Plans:
+        """The plans of some rounds; those of the next ones are made while the lanes compute."""
+        kept = self._next_plans
+        if kept is None or kept.rounds[0].round != first or len(kept.rounds) != count:
+            self._next_plans = kept = self.planner.plans(first, count, room=self.training.at_once)
+        return kept
 
     def _report(self, plan: Plan, trained: Trained) -> RoundReport:
         """What the devices reported, if all of it is finite."""
@@ -274,6 +300,7 @@ class Simulation:
         self.store.restore(arrays["participants"], storage.restored(self.store.template, arrays, "devices"))
         self.evaluator.restore(_under("scores.", arrays))
         self.round, self.history = facts["round"], facts["history"]
+        self._ready.clear()
         columns = _under("device_rows.", arrays)
         self.diagnostics = Diagnostics({name: columns[name] for name in facts["device_columns"]})
 
