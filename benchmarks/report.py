@@ -44,6 +44,8 @@ NOTES = (
     "too, which does more: the pull to z at every step, and state of every device.",
     "fedbc reads the data as its loaders store them (bytes of images, positions in a text) and decodes in the step; "
     "the peers get arrays that are decoded already.",
+    "A turn is one round, on W1 48 of them: its rounds take milliseconds, and fedbc trains up to sixteen in one call. "
+    "Seconds and steps a round are a turn's means there, for all contestants.",
     "FedJAX fills batches across epochs, so that it takes fewer steps with more than one epoch; the others end each "
     "epoch with a short batch. Microseconds a step are of each one's own steps, ratios are of whole rounds.",
     "FedJAX's models are plain JAX functions with the operations of Haiku's layers, which it usually takes: "

@@ -10,6 +10,8 @@ from fedbc.simulation.packing import Packed, Packing
 from fedbc.simulation.schedule import Plan
 
 Array = np.ndarray
+LONG = 2**14
+"""Numbers in a row that take longer to copy than Python to ask for it."""
 
 
 class DeviceStore:
@@ -22,6 +24,7 @@ class DeviceStore:
         self.count = 0
         self._room = 0
         self._rows = self.packing.empty(0)
+        self._taken: dict[tuple[int, ...], Packed] = {}
 
     @property
     def devices(self) -> Array:
@@ -47,12 +50,18 @@ class DeviceStore:
         self._rows = self.packing.repack(stacks)
 
     def take(self, devices: Array) -> tuple[Packed, Array]:
-        """Rows of `devices`, an array of any shape with -1 for none; and which of them are fresh (no state yet)."""
+        """Rows of `devices`, an array of any shape with -1 for none; and which of them are fresh (no state yet).
+
+        The rows are good until the next call: memory that the system has to provide anew costs more than the copy.
+        Where there is no state, they hold whatever was there before.
+        """
         slots = np.where(devices >= 0, self.slot_of[devices], -1)
         known = slots >= 0
-        taken = self.packing.empty(*devices.shape)
+        if devices.shape not in self._taken:
+            self._taken[devices.shape] = self.packing.empty(*devices.shape)
+        taken = self._taken[devices.shape]
         for kind, rows in self._rows.items():
-            taken[kind][known] = rows[slots[known]]
+            _copy(rows, (slots[known],), taken[kind], np.nonzero(known))
         return taken, ~known
 
     def put(self, plan: Plan, states: list[Packed]) -> None:
@@ -67,7 +76,7 @@ class DeviceStore:
         for kind, rows in self._rows.items():
             for i, part in enumerate(states):
                 own = lane // lanes == i
-                rows[self.slot_of[devices[own]]] = np.asarray(part[kind])[lane[own] % lanes, place[own]]
+                _copy(np.asarray(part[kind]), (lane[own] % lanes, place[own]), rows, (self.slot_of[devices[own]],))
 
     def _make_room(self, slots: int) -> None:
         if slots <= self._room:
@@ -78,3 +87,12 @@ class DeviceStore:
         for kind, rows in self._rows.items():
             grown[kind][: self.count] = rows[: self.count]
         self._rows = grown
+
+
+def _copy(source: Array, which: tuple[Array, ...], target: Array, where: tuple[Array, ...]) -> None:
+    """Copy rows from places of one array to places of another; long ones one by one, without a copy between."""
+    if target.shape[-1] < LONG:
+        target[where] = source[which]
+        return
+    for here, there in zip(zip(*which, strict=True), zip(*where, strict=True), strict=True):
+        target[there] = source[here]
