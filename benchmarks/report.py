@@ -67,8 +67,9 @@ NOTES = (
 
 ASKED = (
     "The share of the arithmetic limit that a step would reach if training met a bar just so, and what fedbc reaches. "
-    "A bar near 100 % is out of reach in float32, whatever the formulation. Beside the products there is always work "
-    "that the limit does not count: a batch is gathered and decoded, the update reads and writes every parameter."
+    "A bar near or above 100 % is out of reach in float32, whatever the formulation. Beside the products there is "
+    "always work that the limit does not count: a batch is gathered and decoded, the update reads and writes every "
+    "parameter."
 )
 
 Record = dict[str, Any]
@@ -208,7 +209,10 @@ def accuracy(round_: Record) -> str:
 def rate(workload: Record, step: float) -> str:
     """How near a step is to the arithmetic limit, where that was measured."""
     fastest = matmul_rate(workload)
-    return f"{100 * workload['data']['flops_a_step'] / fastest / step:.2g} %" if fastest is not None else ""
+    if fastest is None:
+        return ""
+    percent = 100 * workload["data"]["flops_a_step"] / fastest / step
+    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
 
 
 def matmul_rate(workload: Record) -> float | None:
