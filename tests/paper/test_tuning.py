@@ -82,6 +82,26 @@ def test_choices_come_back_as_they_were_written(tmp_path):
         assert algorithm == tuned.progress(METHODS[key], results)[0]
 
 
+def test_an_experiment_tunes_only_what_it_needs(tmp_path):
+    group = tuning.TUNINGS["cifar10-e1"]
+    part = group.part(["fedbc-reference", "perfedavg", "perfedbc"])
+    assert part.methods == (
+        "fedavg",
+        "fedbc",
+        "perfedbc",
+    )  # Per-FedAvg has no grid
+    results, _ = run_to_the_end(part, lambda algorithm, run: accuracy(1 - algorithm.get("lr", 0)))
+    tuning.write_choices(tmp_path, group, results)
+    assert set(tuning.read_choices(tmp_path)["cifar10-e1"]) == set(part.methods)
+
+    # A method that is chosen later joins those of before.
+    rest = group.part(["fedprox"])
+    more, stages = run_to_the_end(rest, lambda algorithm, run: accuracy(1 - algorithm["lr"]))
+    assert {s.algorithm["name"] for stage in stages for s in stage} == {"fedavg", "fedprox"}
+    tuning.write_choices(tmp_path, group, results | more)
+    assert set(tuning.read_choices(tmp_path)["cifar10-e1"]) == {*part.methods, "fedprox"}
+
+
 def test_a_choice_off_the_grids_shape_is_refused(tmp_path):
     (tmp_path / "synthetic-e5.toml").write_text('[[sweep]]\nalgorithm = { name = "fedavg", lr = 0.3 }\n')
     with pytest.raises(fedbc.InputError, match="is not a point of the grid"):

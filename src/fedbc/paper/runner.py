@@ -69,19 +69,24 @@ class Runner:
         """Group by group: choose the hyper-parameters that are missing, then run what is missing."""
         groups = tunings_of(experiment, full=full)
         for group in groups:
-            if group not in self.store.choices:
-                self.tune(TUNINGS[group], say=say)
+            self.tune(group, experiment.methods, say=say)
             runs = experiment.runs(self.store.choices, full=full, seeds=seeds)
             own = [run for run in runs if experiment.group(run.setting) == group]
             name = experiment.name if len(groups) == 1 else f"{experiment.name} ({group})"
             self._sweep(name, f"{experiment.name}.jsonl", _specs(own), say)
 
-    def tune(self, tuning: Tuning, *, say: Say) -> None:
-        """Run a group's grids stage by stage and write its choices."""
+    def tune(self, group: str, wanted: Iterable[str], *, say: Say) -> None:
+        """Choose some methods' hyper-parameters, unless they are chosen: their grids stage by stage."""
+        tuning = TUNINGS[group].part(wanted)
+        if self._is_chosen(tuning):
+            return
         while todo := tuning.pending(self.store.lines):
-            self._sweep(f"tuning {tuning.name}", f"tuning/{tuning.name}.jsonl", todo, say)
-        say(f"hyper-parameters: {write_choices(self.store.folder / 'chosen', tuning, self.store.lines)}")
+            self._sweep(f"tuning {group}", f"tuning/{group}.jsonl", todo, say)
+        say(f"hyper-parameters: {write_choices(self.store.folder / 'chosen', TUNINGS[group], self.store.lines)}")
         self.store.choices = read_choices(self.store.folder / "chosen")
+
+    def _is_chosen(self, tuning: Tuning) -> bool:
+        return set(tuning.methods) <= set(self.store.choices.get(tuning.name, ()))
 
     def _sweep(self, name: str, file: str, specs: list[RunSpec], say: Say) -> None:
         todo = [s for s in specs if fingerprint(s) not in self.store.lines]
@@ -125,7 +130,7 @@ class Runner:
     def _tuning_status(self, tuning: Tuning) -> Status:
         total = tuning.estimate()
         title = f"hyper-parameters of {tuning.name}"
-        if tuning.name in self.store.choices:
+        if self._is_chosen(tuning):
             return Status(tuning.name, title, total, total, 0)
         file = read_results(self.store.folder / "tuning" / f"{tuning.name}.jsonl")
         done = sum(line["spec"]["run"]["rounds"] for line in file.values()) / tuning.rungs[-1][0]

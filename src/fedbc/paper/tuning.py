@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,11 @@ class Tuning:
     near: bool
     """whether methods other than FedAvg search only next to FedAvg's rate"""
     build: Any
+
+    def part(self, wanted: Iterable[str]) -> Tuning:
+        """The part of the group that some methods need: their grids, and FedAvg's where others search next to it."""
+        needed = {METHODS[key].like or key for key in wanted} | ({"fedavg"} if self.near else set())
+        return replace(self, methods=tuple(key for key in self.methods if key in needed))
 
     def spec(self, algorithm: Arguments, seed: int, rounds: int) -> RunSpec:
         """A tuning run: only the last rounds matter, so little is measured."""
@@ -192,7 +197,7 @@ def read_choices(folder: Path) -> Choices:
 
 
 def write_choices(folder: Path, tuning: Tuning, results: Results) -> Path:
-    """Write a group's choices as a file that people read and `fedbc sweep` runs."""
+    """Write a group's choices, as far as they are made, as a file that people read and `fedbc sweep` runs."""
     chosen = {key: tuning.progress(METHODS[key], results)[0] for key in tuning.methods}
     example = tuning.spec(next(c for c in chosen.values() if c is not None), tuning.seeds[0], tuning.rungs[-1][0])
     rungs = "; then ".join(
