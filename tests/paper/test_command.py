@@ -4,7 +4,9 @@ import pytest
 
 from fedbc.cli import main
 from fedbc.paper.catalogue import EXPERIMENTS
+from fedbc.paper.gallery import FIGURES
 from fedbc.paper.studies import STUDIES
+from fedbc.paper.tables import PLANS
 
 
 def run(capsys, *arguments):
@@ -18,7 +20,7 @@ def test_list_names_everything(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     code, out, _ = run(capsys, "list")
     assert code == 0
-    for name in (*EXPERIMENTS, *STUDIES):
+    for name in (*EXPERIMENTS, *STUDIES, *PLANS, *FIGURES):
         assert f"│{name} " in out
 
 
@@ -29,6 +31,16 @@ def test_status_of_an_empty_folder(capsys, tmp_path, monkeypatch):
     assert "hyper-parameters of synthetic-e5" in out
     assert "left with" in out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_or_figure_stands_for_its_experiments(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    code, out, _ = run(capsys, "status", "controls", "mnist-global-e5", "--results", str(tmp_path))
+    assert code == 0
+    named = {line.split()[0].strip("│") for line in out.splitlines() if line.startswith("│")}
+    experiments = {"synthetic", "synthetic-draws", "mnist-e5", "mnist-e5-reference"}
+    assert named - experiments == {"synthetic-e1", "synthetic-e5", "synthetic-e10", "synthetic-e25", "synthetic-e50"}
+    assert experiments <= named
 
 
 @pytest.mark.parametrize(

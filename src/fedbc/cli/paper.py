@@ -12,8 +12,14 @@ from fedbc import progress, storage
 from fedbc.cli.errors import Stopped
 from fedbc.errors import InputError, unknown
 from fedbc.paper.catalogue import EXPERIMENTS, Experiment
+from fedbc.paper.drawing import Figure
+from fedbc.paper.gallery import FIGURES
 from fedbc.paper.runner import Runner
 from fedbc.paper.studies import STUDIES, Study
+from fedbc.paper.tables import PLANS, Plan
+
+SHOWN: dict[str, Plan | Figure] = {**PLANS, **FIGURES}
+"""The paper's tables and figures by name."""
 
 _results = click.option(
     "--results", "folder", type=click.Path(path_type=Path), default=Path("results"), show_default=True,
@@ -29,7 +35,7 @@ def paper_group() -> None:
 
 @paper_group.command("list")
 def list_command() -> None:
-    """List the experiments, in the order in which they are worth running."""
+    """List the experiments, in the order in which they are worth running, and the tables and figures made of them."""
     table = Table(header_style="bold", pad_edge=False)
     for heading in ("experiment", "what", "runs", "with --full"):
         table.add_column(heading, justify="right" if heading in ("runs", "with --full") else "left")
@@ -37,7 +43,11 @@ def list_command() -> None:
         table.add_row(s.name, s.title, str(s.total), str(s.total))
     for e in EXPERIMENTS.values():
         table.add_row(e.name, e.title, str(len(e.runs({}))), str(len(e.runs({}, full=True))))
-    Console().print(table)
+    made = Table("table or figure", "what", "made of", header_style="bold", pad_edge=False)
+    for one in SHOWN.values():
+        kind = "Figure" if isinstance(one, Figure) else "Table"
+        made.add_row(one.name, f"{kind}. {one.title}", ", ".join(one.needs))
+    Console().print(table, made)
 
 
 @paper_group.command("run")
@@ -57,12 +67,13 @@ def run_command(
     ray: str | None,
     folder: Path,
 ) -> None:
-    """Run the experiments NAME (see `fedbc paper list`): what the results folder holds already is not run again.
+    """Run the experiments NAME, or those of a table or figure NAME (see `fedbc paper list`).
 
-    Hyper-parameters are chosen first where they have not been. Ctrl-C at any moment; the same command goes on.
+    What the results folder holds already is not run again. Hyper-parameters are chosen first where they have not been.
+    Ctrl-C at any moment; the same command goes on.
     """
     if bool(names) == everything:
-        raise InputError("name is missing: give experiments (see fedbc paper list) or --all, and not both")
+        raise InputError("name is missing: give names of `fedbc paper list`, or --all, and not both")
     chosen = _named(names)
     runner = Runner(folder, workers=workers, ray=ray)
     with progress.shown() as display:
@@ -131,12 +142,15 @@ def report_command(html: Path, markdown: Path, folder: Path) -> None:
 
 
 def _named(names: tuple[str, ...]) -> list[Study | Experiment]:
-    """The experiments of these names, or all of them in the order in which they are worth running."""
+    """The experiments of these names, and those of tables and figures; all, in the order of their worth, if none."""
     known: dict[str, Study | Experiment] = {**STUDIES, **EXPERIMENTS}
+    # A name that both have is the experiment's.
+    made_of = {name: one.needs for name, one in SHOWN.items()} | {name: (name,) for name in known}
     for name in names:
-        if name not in known:
-            raise unknown("experiment", name, known)
-    return [known[name] for name in names] or list(known.values())
+        if name not in made_of:
+            raise unknown("experiment", name, made_of)
+    wanted = dict.fromkeys(needed for name in names for needed in made_of[name])
+    return [known[name] for name in wanted] or list(known.values())
 
 
 def duration(minutes: float) -> str:

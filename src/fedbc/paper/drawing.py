@@ -30,8 +30,8 @@ class Figure:
     name: str
     title: str
     caption: str
-    needs: str
-    """the experiment whose runs it draws"""
+    needs: tuple[str, ...]
+    """the experiments whose runs it draws"""
     draw: Callable[[Found], Picture | None]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedbc.experiments.workers import Line
-from fedbc.paper.catalogue import CLASSES, EPOCHS, EXPERIMENTS, EXPONENTS, Run, Setting
+from fedbc.paper.catalogue import CLASSES, DRAWS, EPOCHS, EXPERIMENTS, EXPONENTS, Run, Setting
 from fedbc.paper.methods import METHODS
 from fedbc.paper.runner import Store
 from fedbc.paper.studies import STUDIES
@@ -143,6 +143,11 @@ class Plan:
     factor: float = 100
     unit: str = "%"
     notes: tuple[str, ...] = field(default=())
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The experiments whose runs it shows."""
+        return tuple(dict.fromkeys(line.experiment for line in self.lines))
 
     def build(self, found: Found) -> Table:
         """The table from what has been run."""
@@ -315,8 +320,6 @@ def size_rows(found: Found) -> list[dict[str, Any]]:
 
 def draws_table(found: Found) -> list[dict[str, Any]]:
     """Five draws of the synthetic data, E = 5: how levels and gains depend on the draw."""
-    from fedbc.paper.catalogue import DRAWS
-
     rows = []
     for key in EXPERIMENTS["synthetic-draws"].methods:
         means = [found.mean("synthetic-draws", key, draw=d) for d in DRAWS]
