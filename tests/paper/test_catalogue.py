@@ -90,6 +90,14 @@ def test_protocols_differ_as_they_should():
     assert tuned["on"] == "test"
 
 
+def test_a_first_look_is_a_part_of_the_whole():
+    experiment = EXPERIMENTS["cifar10-e5"]
+    few = experiment.runs(CHOICES, seeds=2, settings=1)
+    assert {(r.seed, r.setting["classes"], r.setting["exponent"]) for r in few} == {(1, 1, 1.2), (2, 1, 1.2)}
+    assert len(few) == 2 * len(experiment.methods)
+    assert {r.hash for r in few} < {r.hash for r in experiment.runs(CHOICES)}
+
+
 def test_nothing_is_made_up_before_it_is_chosen():
     assert chosen({}, "fedbc") is None
     assert chosen({}, "fedbc-reference") is None

@@ -55,6 +55,7 @@ def list_command() -> None:
 @click.option("--all", "everything", is_flag=True, help="Every experiment, one after the other.")
 @_full
 @click.option("--seeds", type=click.IntRange(1), help="Only so many seeds, for a first look.")
+@click.option("--settings", type=click.IntRange(1), help="Only so many settings of an experiment, likewise.")
 @click.option("--workers", type=click.IntRange(1), help="Worker processes; one a core if not given.")
 @click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster instead; `local` starts Ray on this machine.")
 @_results
@@ -63,6 +64,7 @@ def run_command(
     everything: bool,
     full: bool,
     seeds: int | None,
+    settings: int | None,
     workers: int | None,
     ray: str | None,
     folder: Path,
@@ -82,7 +84,7 @@ def run_command(
                 if isinstance(e, Study):
                     e.run(folder / e.file, display.count)
                     continue
-                runner.run(e, full=full, seeds=seeds, say=display.say)
+                runner.run(e, full=full, seeds=seeds, settings=settings, say=display.say)
         except KeyboardInterrupt:
             raise Stopped(f"stopped; what is done is in {folder}, the same command goes on") from None
 

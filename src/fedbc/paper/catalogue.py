@@ -80,11 +80,13 @@ class Experiment:
     extra: Callable[[Setting], dict[str, Any]] = field(default=lambda setting: {})
     """arguments of the algorithm that the setting determines"""
 
-    def runs(self, choices: Choices, *, full: bool = False, seeds: int | None = None) -> list[Run]:
-        """All runs, or the first so many seeds'; every method and setting with one seed before the next seed."""
-        settings = (*self.settings, *self.rest) if full else self.settings
-        wanted = (self.full_seeds if full else self.seeds)[:seeds]
-        return [self._run(m, s, seed, choices) for seed in wanted for s in settings for m in self.methods]
+    def runs(
+        self, choices: Choices, *, full: bool = False, seeds: int | None = None, settings: int | None = None
+    ) -> list[Run]:
+        """All runs, or those of the first so many seeds and settings; each seed with everything before the next."""
+        wanted = ((*self.settings, *self.rest) if full else self.settings)[:settings]
+        drawn = (self.full_seeds if full else self.seeds)[:seeds]
+        return [self._run(m, s, seed, choices) for seed in drawn for s in wanted for m in self.methods]
 
     def _run(self, key: str, setting: Setting, seed: int, choices: Choices) -> Run:
         arguments = chosen(choices.get(self.group(setting), {}), key)

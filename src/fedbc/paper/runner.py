@@ -65,13 +65,18 @@ class Runner:
         self.store = Store(folder)
         self.workers, self.ray = workers or runtime.usable_cores(), ray
 
-    def run(self, experiment: Experiment, *, full: bool, say: Say, seeds: int | None = None) -> None:
+    def run(
+        self, experiment: Experiment, *, full: bool, say: Say, seeds: int | None = None, settings: int | None = None
+    ) -> None:
         """Group by group: choose the hyper-parameters that are missing, then run what is missing."""
-        groups = tunings_of(experiment, full=full)
+
+        def runs() -> list[Run]:
+            return experiment.runs(self.store.choices, full=full, seeds=seeds, settings=settings)
+
+        groups = groups_of(experiment, runs())
         for group in groups:
             self.tune(group, experiment.methods, say=say)
-            runs = experiment.runs(self.store.choices, full=full, seeds=seeds)
-            own = [run for run in runs if experiment.group(run.setting) == group]
+            own = [run for run in runs() if experiment.group(run.setting) == group]
             name = experiment.name if len(groups) == 1 else f"{experiment.name} ({group})"
             self._sweep(name, f"{experiment.name}.jsonl", _specs(own), say)
 
@@ -114,11 +119,11 @@ class Runner:
         counted: set[object] = set()  # a run that two experiments share takes its time once
         for name in names:
             experiment = EXPERIMENTS[name]
-            for group in tunings_of(experiment, full=full):
+            runs = experiment.runs(self.store.choices, full=full)
+            for group in groups_of(experiment, runs):
                 if group not in seen:
                     seen.add(group)
                     rows.append(self._tuning_status(TUNINGS[group]))
-            runs = experiment.runs(self.store.choices, full=full)
             unique = list({r.identity: r for r in runs}.values())
             left = [r for r in unique if self.store.line(r) is None]
             data = name.split("-")[0]
@@ -167,10 +172,9 @@ class Runner:
         return times
 
 
-def tunings_of(experiment: Experiment, *, full: bool) -> list[str]:
-    """The tuning groups that an experiment's settings need."""
-    settings = (*experiment.settings, *experiment.rest) if full else experiment.settings
-    return list(dict.fromkeys(experiment.group(s) for s in settings))
+def groups_of(experiment: Experiment, runs: Iterable[Run]) -> list[str]:
+    """The tuning groups that an experiment's runs need."""
+    return list(dict.fromkeys(experiment.group(run.setting) for run in runs))
 
 
 def _specs(runs: list[Run]) -> list[RunSpec]:
