@@ -47,7 +47,7 @@ def _best_everywhere(claim: str, see: tuple[str, ...], wins: dict[str, dict[str,
     parts = [f"{len(known)} of {len(wins)} settings were run."] if len(known) < len(wins) else []
     parts += [
         f"FedBC is ahead of the best other method of the paper in {len(good)} of {len(known)} settings "
-        f"({min(ahead.values()):+.1f} to {max(ahead.values()):+.1f} points)."
+        f"({min(ahead.values()):+z.1f} to {max(ahead.values()):+z.1f} points)."
     ]
     lost = {s: margin for s, margin in ahead.items() if margin <= 0}
     if lost:
@@ -61,7 +61,7 @@ def _best_everywhere(claim: str, see: tuple[str, ...], wins: dict[str, dict[str,
         better = sum(margin > 0 for margin in against.values())
         parts.append(
             f"Against the controls with uniform weights it is ahead in {better} of {len(against)} settings, by "
-            f"{np.mean(list(against.values())):+.1f} points in the mean."
+            f"{np.mean(list(against.values())):+z.1f} points in the mean."
         )
     return Verdict(claim, verdict, " ".join(parts), see)
 
@@ -89,7 +89,7 @@ def more_devices(found: Found) -> Verdict:
         return {d: row["fedbc"] - max(row[k] for k in of) for d, row in rows.items()}
 
     def listed(margins: dict[int, float]) -> str:
-        return ", ".join(f"{margin:+.1f} ({d})" for d, margin in margins.items())
+        return ", ".join(f"{margin:+z.1f} ({d})" for d, margin in margins.items())
 
     best, scaffold = ahead(rivals), ahead(("scaffold",))
     holds = [best[30] > 0, best[70] > 0, abs(scaffold[100]) <= 1]
@@ -141,7 +141,7 @@ def weights_or_duals(found: Found) -> Verdict:
     )
     # Medians: on a draw where one device holds nearly everything, uniform weights fail by far.
     usual, usual_uniform = float(np.median(gain)), float(np.median(uniform))
-    text += f" In the median setting uniform weights alone gain {usual_uniform:+.1f} of FedBC's {usual:+.1f} points."
+    text += f" In the median setting uniform weights alone gain {usual_uniform:+z.1f} of FedBC's {usual:+z.1f} points."
     acts, constraint = _constraint(found)
     text += constraint
     own = best.mean() > 0.3 and (best > 0).mean() > 0.5
@@ -231,9 +231,9 @@ def users_meet(found: Found) -> Verdict:
         return Verdict(claim, NOT_RUN, "Not run.", ("users",))
     mean = {k: float(np.mean(v)) for k, v in gaps.items()}
     text = "Largest less smallest device in the second half of the rounds, mean over E: " + ", ".join(
-        f"{METHODS[k].label} {v:+.1f} points" for k, v in mean.items()
+        f"{METHODS[k].label} {v:+z.1f} points" for k, v in mean.items()
     )
-    text += f" (FedBC by E: {', '.join(f'{g:+.1f}' for g in gaps['fedbc'])})."
+    text += f" (FedBC by E: {', '.join(f'{g:+z.1f}' for g in gaps['fedbc'])})."
     small = all(abs(g) < 5 for g in gaps["fedbc"])
     less = abs(mean["fedbc"]) < abs(mean["fedavg"])
     return Verdict(claim, CONFIRMED if small and less else PARTLY if less else NOT, text, ("users",))

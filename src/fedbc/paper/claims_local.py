@@ -36,7 +36,7 @@ def fine_tuning(found: Found) -> Verdict:
     if not sound:
         return Verdict(claim, NOT_RUN, "Not run under the paper protocol." + _range(" Reference protocol", leaky), see)
     gain = np.array(list(sound.values()))
-    text = f"Adapted on training data: {gain.mean():+.1f} points ({gain.min():+.1f} to {gain.max():+.1f})."
+    text = f"Adapted on training data: {gain.mean():+z.1f} points ({gain.min():+z.1f} to {gain.max():+z.1f})."
     text += _range(" Adapted on test data, as in the reference", leaky)
     verdict = CONFIRMED if (gain > 0.5).all() else PARTLY if gain.mean() > 0.5 else NOT
     if verdict != CONFIRMED and leaky and np.mean(list(leaky.values())) > gain.mean() + 1:
@@ -48,7 +48,7 @@ def _range(what: str, values: dict[str, float]) -> str:
     if not values:
         return ""
     v = np.array(list(values.values()))
-    return f"{what}: {v.mean():+.1f} points ({v.min():+.1f} to {v.max():+.1f})."
+    return f"{what}: {v.mean():+z.1f} points ({v.min():+z.1f} to {v.max():+z.1f})."
 
 
 def per_fedbc(found: Found) -> Verdict:
@@ -80,6 +80,7 @@ def scaffold_collapse(found: Found) -> Verdict:
     claim = "SCAFFOLD collapses on CIFAR-10 with skewed sizes (10 points and more below FedAvg)."
     see = ("cifar10-global-e5", "cifar10-global-e1")
     gaps: dict[str, list[float]] = {"scaffold": [], "scaffold-reference": []}
+    diverged = dict.fromkeys(gaps, 0)
     further: list[float] = []
     for epochs in (1, 5):
         for c in CLASSES:
@@ -91,28 +92,35 @@ def scaffold_collapse(found: Found) -> Verdict:
                     m = means(found, name, (key, "fedavg"), classes=c, exponent=e)
                     if len(m) == 2:
                         gaps[key].append(m[key] - m["fedavg"])
+                    elif any("diverged" in line for line in found.lines(name, key, classes=c, exponent=e)):
+                        diverged[key] += 1
                 own, plain = (
                     found.mean(f"cifar10-e{epochs}", k, "drift", classes=c, exponent=e) for k in ("scaffold", "fedavg")
                 )
                 if own and plain:
                     further.append(own / plain)
-    if not any(gaps.values()):
+    if not any(gaps.values()) and not any(diverged.values()):
         return Verdict(claim, NOT_RUN, "Not run.", see)
-    text = " ".join(
-        f"{METHODS[k].label}: {np.mean(v):+.1f} points to FedAvg ({min(v):+.1f} to {max(v):+.1f}, {len(v)} settings)."
-        for k, v in gaps.items()
-        if v
-    )
-    sound = gaps["scaffold"] and np.mean(gaps["scaffold"]) < -10
-    reference = gaps["scaffold-reference"] and np.mean(gaps["scaffold-reference"]) < -10
+    parts = []
+    for key, gap in gaps.items():
+        if gap:
+            parts.append(
+                f"{METHODS[key].label}: {np.mean(gap):+z.1f} points to FedAvg ({min(gap):+z.1f} to {max(gap):+z.1f}, "
+                f"{len(gap)} settings)."
+            )
+        if diverged[key]:
+            where = f"{diverged[key]} setting{'s' if diverged[key] > 1 else ''}"
+            parts.append(f"{METHODS[key].label} diverges in {where}.")
+    collapsed = {key: (np.mean(gap) < -10 if gap else diverged[key] > 0) for key, gap in gaps.items()}
+    sound, reference = collapsed["scaffold"], collapsed["scaffold-reference"]
     if reference and gaps["scaffold"] and not sound:
-        text += " The collapse belongs to the reference's control variates, not to SCAFFOLD."
+        parts.append("The collapse belongs to the reference's control variates, not to SCAFFOLD.")
     if sound and further:
-        text += (
-            f" Its devices end {np.median(further):.0f} times as far from z as FedAvg's (‖x_i − z‖², median): the "
-            "control variates of devices with few examples are a constant force on a large one's hundreds of steps."
+        parts.append(
+            f"Its devices end {np.median(further):.1f} times as far from z as FedAvg's (‖x_i − z‖², median). A likely "
+            "cause: control variates from devices with few steps act on a large device's hundreds of steps."
         )
-    return Verdict(claim, CONFIRMED if sound else PARTLY if reference else NOT, text, see)
+    return Verdict(claim, CONFIRMED if sound else PARTLY if reference else NOT, " ".join(parts), see)
 
 
 def q_normalisation(found: Found) -> Verdict:
@@ -123,8 +131,8 @@ def q_normalisation(found: Found) -> Verdict:
     if not len(gaps):
         return Verdict(claim, NOT_RUN, "Not run.", ("synthetic-global",))
     text = (
-        f"On the synthetic data the reference's variant is {gaps.mean():+.1f} points from the correct method "
-        f"({gaps.min():+.1f} to {gaps.max():+.1f}), each with its own tuned q and rate."
+        f"On the synthetic data the reference's variant is {gaps.mean():+z.1f} points from the correct method "
+        f"({gaps.min():+z.1f} to {gaps.max():+z.1f}), each with its own tuned q and rate."
     )
     if abs(gaps.mean()) < 1:
         text += " Tuning hides the difference: a small q makes both FedAvg-like."

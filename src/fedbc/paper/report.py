@@ -117,7 +117,7 @@ def shown(cell: Cell, digits: int = 1) -> dict[str, str]:
     if cell.diverged:
         ours = "diverged" if cell.mean is None else f"{ours}, {cell.diverged} diverged"
     paper = "" if cell.paper is None else f"{cell.paper:.{digits}f} ± {cell.paper_deviation:.{digits}f}"
-    difference = "" if cell.difference is None else f"{cell.difference:+.{digits}f}"
+    difference = "" if cell.difference is None else f"{cell.difference:+z.{digits}f}"
     mark = {None: "", True: "✓", False: "✗"}[cell.within]
     kind = {None: "", True: "agrees", False: "differs"}[cell.within] if cell.mean is not None else "missing"
     return {"ours": ours, "paper": paper, "difference": difference, "mark": mark, "kind": kind}

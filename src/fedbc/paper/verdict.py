@@ -42,4 +42,4 @@ def means(found: Found, experiment: str, keys: tuple[str, ...], **setting: Any) 
 
 def spread(values: np.ndarray) -> str:
     """Mean and range of differences in points."""
-    return f"{values.mean():+.1f} points ({values.min():+.1f} to {values.max():+.1f})"
+    return f"{values.mean():+z.1f} points ({values.min():+z.1f} to {values.max():+z.1f})"
