@@ -60,7 +60,9 @@ def test_mistakes(capsys, arguments, message):
 
 def test_a_study_and_the_report(capsys, tmp_path):
     results, html, markdown = tmp_path / "results", tmp_path / "r.html", tmp_path / "docs" / "p.md"
-    assert run(capsys, "run", "toy", "--results", str(results))[0] == 0
+    code, out, _ = run(capsys, "run", "toy", "--results", str(results))
+    assert code == 0
+    assert out == "Done: toy. The report of all that was run: fedbc paper report\n"
     arguments = ("--results", str(results), "--html", str(html), "--markdown", str(markdown))
     code, out, _ = run(capsys, "report", *arguments)
     assert code == 0

@@ -87,6 +87,8 @@ def run_command(
                 runner.run(e, full=full, seeds=seeds, settings=settings, say=display.say)
         except KeyboardInterrupt:
             raise Stopped(f"stopped; what is done is in {folder}, the same command goes on") from None
+    done = ", ".join(e.name for e in chosen)
+    Console(soft_wrap=True).print(f"Done: {done}. The report of all that was run: fedbc paper report", highlight=False)
 
 
 @paper_group.command("status")
