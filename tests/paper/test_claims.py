@@ -229,3 +229,15 @@ def test_scaffold_does_not_collapse():
 def test_q_normalisation(reference, verdict):
     found = by_epochs(qfedavg=86, qfedavg_reference=reference)
     assert claims_local.q_normalisation(found).verdict == verdict
+
+
+@pytest.mark.parametrize(("last", "best", "verdict"), [(36, 47, CONFIRMED), (36, 40, PARTLY), (47, 55, NOT)])
+def test_best_rounds(last, best, verdict):
+    """The paper has 47.4 % for FedAvg here."""
+    found = Given()
+    curves = {"curves": {"global_accuracy": [best / 100, last / 100]}}
+    found.add("cifar10-e1", "fedavg", SKEWED, global_accuracy=last / 100, more=curves)
+    judged = claims_local.best_rounds(found)
+    assert judged.verdict == verdict
+    assert f"CIFAR-10 E = 1, C = 1: {last - 47.4:+z.1f}, {best - 47.4:+z.1f}." in judged.evidence
+    assert ("something else differs too" in judged.evidence) == (verdict == PARTLY)

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedbc.paper.catalogue import CLASSES, EPOCHS, EXPONENTS, TOLERANCES
 from fedbc.paper.claims_local import (
+    best_rounds,
     corollary,
     fine_tuning,
     per_fedbc,
@@ -19,10 +20,8 @@ from fedbc.paper.claims_local import (
 )
 from fedbc.paper.methods import METHODS
 from fedbc.paper.tables import Found
-from fedbc.paper.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, Judge, Verdict, means, spread
+from fedbc.paper.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, RIVALS, Judge, Verdict, means, spread
 
-RIVALS = ("fedavg", "qfedavg", "fedprox", "scaffold")
-"""The paper's other methods, each as its authors define it."""
 VARIANTS = ("qfedavg-reference", "scaffold-reference")
 CONTROLS = ("fedavg-uniform", "fedprox-uniform")
 
@@ -315,6 +314,7 @@ JUDGES: dict[Judge, tuple[str, ...]] = {
     per_fedbc: ("cifar10-local-e5",),
     scaffold_collapse: ("cifar10-e5", "cifar10-e1"),
     q_normalisation: ("synthetic",),
+    best_rounds: ("cifar10-e1", "cifar10-e5", "mnist-e1", "mnist-e5"),
     theorem_rate: (),
     corollary: (),
 }

@@ -164,7 +164,7 @@ class Plan:
     def _cell(self, found: Found, setting: dict[str, Any], line: RowPlan) -> Cell:
         values = [self.factor * v for v in found.values(line.experiment, line.method, line.column, **setting)]
         lines = found.lines(line.experiment, line.method, **setting)
-        paper = _printed_cell(self.source, line.printed, setting) if line.printed is not None else None
+        paper = printed_cell(self.source, line.printed, setting) if line.printed is not None else None
         return Cell(
             paper[self.paper_keys[0]] if paper else None,
             paper[self.paper_keys[1]] if paper else None,
@@ -175,7 +175,8 @@ class Plan:
         )
 
 
-def _printed_cell(source: str, name: str, setting: dict[str, Any]) -> dict[str, Any] | None:
+def printed_cell(source: str, name: str, setting: dict[str, Any]) -> dict[str, Any] | None:
+    """The paper's cell of a method in a setting, if it has one."""
     for row in printed()[source]["rows"]:
         if row["algorithm"] == name and all(row.get(k, v) == v for k, v in setting.items()):
             return row

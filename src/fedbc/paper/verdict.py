@@ -11,6 +11,8 @@ import numpy as np
 from fedbc.paper.tables import Found
 
 CONFIRMED, PARTLY, NOT, NOT_RUN = "confirmed", "partly", "not confirmed", "not run"
+RIVALS = ("fedavg", "qfedavg", "fedprox", "scaffold")
+"""The paper's other methods, each as its authors define it."""
 
 
 @dataclass(frozen=True)
