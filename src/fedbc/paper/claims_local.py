@@ -163,14 +163,14 @@ def best_rounds(found: Found) -> Verdict:
     nearer = float(np.mean(every[:, 1] < every[:, 0]))
     means_of = {where: np.mean(g, axis=0) for where, g in gaps.items()}
     text = (
-        "Our last 20 rounds less the paper's number, and our best evaluated round less it, mean over methods in points: "
+        "Our last 20 rounds, and our best evaluated round, less the paper's number, in points, mean over methods: "
         + "; ".join(f"{where}: {last:+z.1f}, {best:+z.1f}" for where, (last, best) in means_of.items())
         + f". The best round is nearer in {nearer:.0%} of {len(every)} cells"
         + f" ({every[:, 0].mean():.1f} against {every[:, 1].mean():.1f} points off)."
     )
     left = {where: best for where, (_, best) in means_of.items() if best < -3}
     if left:
-        text += f" Where even the best round is far below ({', '.join(left)}), something else differs too, such as the number of rounds."
+        text += f" Where even the best round is far below ({', '.join(left)}), something else differs too: rounds, say."
     explains = nearer > 0.8 and every[:, 1].mean() < 2
     return Verdict(claim, CONFIRMED if explains else PARTLY if nearer > 0.5 else NOT, text, see)
 
