@@ -89,8 +89,9 @@ def mark_empty(axes: list[Axes]) -> None:
     for a in axes:
         if not a.has_data():
             a.text(0.5, 0.5, "not run", transform=a.transAxes, ha="center", va="center", alpha=0.6)
-            a.set_xticks([])
-            a.set_yticks([])
+            # Hidden, not removed: panels may share an axis with others that have data.
+            a.tick_params(bottom=False, left=False, labelbottom=False, labelleft=False)
+            a.grid(visible=False)
 
 
 def band(axes: Axes, x: Any, values: list[list[float]], colour: str, label: str) -> None:

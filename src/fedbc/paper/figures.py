@@ -210,7 +210,7 @@ def cifar_variance(found: Found) -> Picture | None:
     if not any(found.values(n, k, "accuracy_variance") for n in names.values() for k in SHOWN):
         return None
     picture = new_picture(9, 5.2)
-    grid = picture.subplots(2, 3, sharex=True)
+    grid = picture.subplots(2, 3)
     for row, (epochs, name) in zip(grid, names.items(), strict=True):
         for a, classes in zip(row, CLASSES, strict=True):
             for key in SHOWN:
@@ -221,6 +221,7 @@ def cifar_variance(found: Found) -> Picture | None:
                 band(a, EXPONENTS, values, COLOUR[key], METHODS[key].label)
             a.set_title(f"C = {classes}, E = {epochs}")
             a.set_xlim(1.05, 1.55)
+            a.set_xticks(EXPONENTS)
         row[0].set_ylabel("variance over devices, %²")
     for a in grid[-1]:
         a.set_xlabel("exponent")
