@@ -25,6 +25,10 @@ class Diverged(FedBCError, ArithmeticError):
         self.result = result
 
 
+class RunsFailed(FedBCError, RuntimeError):
+    """Some of many runs failed for another reason than divergence; the others are kept."""
+
+
 class DeviceError(FedBCError, RuntimeError):
     """Debug mode's error: it names the device, the round and the stage of local work that failed."""
 

@@ -2,10 +2,11 @@
 
 import pytest
 
-from fedbc.paper import claims, claims_local
 from fedbc.paper.catalogue import EPOCHS, TOLERANCES, Run
-from fedbc.paper.tables import Found
-from fedbc.paper.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY
+from fedbc.paper.claims import JUDGES, accuracy, fairness, local, origins
+from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY
+from fedbc.paper.gallery import FIGURES
+from fedbc.paper.tables import PLANS, Found
 
 SKEWED = {"classes": 1, "exponent": 1.2}
 OTHER = {"classes": 3, "exponent": 1.4}
@@ -22,8 +23,8 @@ class Given(Found):
         self.runs.setdefault(experiment, []).append((Run(method, "paper", setting, seed, None), line))
 
     def accuracies(self, experiment, setting, **methods):
-        for method, accuracy in methods.items():
-            self.add(experiment, method.replace("_", "-"), setting, global_accuracy=accuracy / 100)
+        for method, percent in methods.items():
+            self.add(experiment, method.replace("_", "-"), setting, global_accuracy=percent / 100)
         return self
 
 
@@ -38,7 +39,7 @@ def by_epochs(**at_each):
 
 
 def test_best_everywhere_on_the_synthetic_data():
-    verdict = claims.synthetic_best(by_epochs(fedbc=87, fedavg=83, scaffold=84, fedavg_uniform=86))
+    verdict = accuracy.synthetic_best(by_epochs(fedbc=87, fedavg=83, scaffold=84, fedavg_uniform=86))
     assert verdict.verdict == CONFIRMED
     assert "in 5 of 5 settings (+3.0 to +3.0 points)" in verdict.evidence
     assert "ahead in 5 of 5 settings, by +1.0 points" in verdict.evidence
@@ -46,7 +47,7 @@ def test_best_everywhere_on_the_synthetic_data():
 
 def test_best_somewhere_names_where_it_loses_and_to_whom():
     found = by_epochs(fedbc=[84, 87, 87, 87, 87], fedavg=83, qfedavg=[84.8, 86, 86, 86, 86])
-    verdict = claims.synthetic_best(found)
+    verdict = accuracy.synthetic_best(found)
     assert verdict.verdict == PARTLY
     assert "in 4 of 5 settings" in verdict.evidence
     assert "It loses most at E = 1: q-FedAvg is ahead by 0.8 points" in verdict.evidence
@@ -54,25 +55,25 @@ def test_best_somewhere_names_where_it_loses_and_to_whom():
 
 def test_a_control_is_no_rival():
     """The paper does not have uniform weights, so they do not decide whether FedBC is best of its methods."""
-    verdict = claims.synthetic_best(by_epochs(fedbc=87, fedavg=83, fedavg_uniform=88))
+    verdict = accuracy.synthetic_best(by_epochs(fedbc=87, fedavg=83, fedavg_uniform=88))
     assert verdict.verdict == CONFIRMED
     assert "ahead in 0 of 5 settings, by -1.0 points" in verdict.evidence
 
 
 def test_best_nowhere():
-    assert claims.synthetic_best(by_epochs(fedbc=80, fedavg=83)).verdict == NOT
+    assert accuracy.synthetic_best(by_epochs(fedbc=80, fedavg=83)).verdict == NOT
 
 
 def test_a_contest_needs_all_rivals():
     found = Given().accuracies("synthetic", {"epochs": 5}, fedbc=87, fedavg=83, qfedavg=86, fedprox=84)
-    assert claims.synthetic_best(found).verdict == NOT_RUN
+    assert accuracy.synthetic_best(found).verdict == NOT_RUN
     found.add("synthetic", "scaffold", {"epochs": 5}, diverged=True)  # it took part, and lost
-    assert claims.synthetic_best(found).verdict == CONFIRMED
-    assert "1 of 5 settings were run" in claims.synthetic_best(found).evidence
+    assert accuracy.synthetic_best(found).verdict == CONFIRMED
+    assert "1 of 5 settings were run" in accuracy.synthetic_best(found).evidence
 
 
 def test_a_difference_of_nothing_has_no_minus():
-    verdict = claims.synthetic_best(by_epochs(fedbc=86.96, fedavg=83, fedavg_uniform=87))
+    verdict = accuracy.synthetic_best(by_epochs(fedbc=86.96, fedavg=83, fedavg_uniform=87))
     assert "by +0.0 points in the mean" in verdict.evidence
 
 
@@ -85,12 +86,12 @@ def test_more_devices():
             given.accuracies("synthetic-devices", {"epochs": 5, "devices": devices}, fedbc=own, **others)
         return given
 
-    assert claims.more_devices(found((87, 87, 84.5), 82)).verdict == CONFIRMED
-    partly = claims.more_devices(found((87, 83, 84.5), 88))
+    assert accuracy.more_devices(found((87, 87, 84.5), 82)).verdict == CONFIRMED
+    partly = accuracy.more_devices(found((87, 83, 84.5), 88))
     assert partly.verdict == PARTLY
     assert "not weighting by size gains as much" in partly.evidence
-    assert claims.more_devices(found((83, 83, 87), 82)).verdict == NOT
-    assert claims.more_devices(by_epochs(fedbc=1)).verdict == NOT_RUN
+    assert accuracy.more_devices(found((83, 83, 87), 82)).verdict == NOT
+    assert accuracy.more_devices(by_epochs(fedbc=1)).verdict == NOT_RUN
 
 
 def test_how_much_is_the_weights():
@@ -101,15 +102,15 @@ def test_how_much_is_the_weights():
             given.add("synthetic", "fedbc", {"epochs": epochs}, global_accuracy=0.87, more=more)
         return given
 
-    own = claims.weights_or_duals(found(83.5, 1.0))
+    own = accuracy.weights_or_duals(found(83.5, 1.0))
     assert own.verdict == CONFIRMED
     assert "uniform weights alone gain +0.5 of FedBC's +4.0 points" in own.evidence
-    weights = claims.weights_or_duals(found(86.5, 1.0))
+    weights = accuracy.weights_or_duals(found(86.5, 1.0))
     assert weights.verdict == PARTLY  # most of the gain is the weights
-    off = claims.weights_or_duals(found(83.5, 0.001))
+    off = accuracy.weights_or_duals(found(83.5, 0.001))
     assert off.verdict == PARTLY  # no constraint is left to thank
     assert "all but switches the constraint off" in off.evidence
-    assert claims.weights_or_duals(found(88, 1.0)).verdict == NOT
+    assert accuracy.weights_or_duals(found(88, 1.0)).verdict == NOT
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ def test_variance(ours, verdict):
     for own, epochs in zip(ours, EPOCHS, strict=True):
         for method, variance in (("fedbc", own), ("fedavg", 10), ("fedavg-uniform", 5)):
             found.add("synthetic", method, {"epochs": epochs}, accuracy_variance=variance)
-    judged = claims.smaller_variance(found)
+    judged = fairness.smaller_variance(found)
     assert judged.verdict == verdict
     assert "most of it is the weights" in judged.evidence
     assert ("It is larger most at synthetic E = 50 (110%)" in judged.evidence) == (verdict == PARTLY)
@@ -140,33 +141,33 @@ def test_users_meet(ours, verdict):
         return {"min": [0.1] * 10, "min_accuracy": [smallest] * 10, "max_accuracy": [0.85] * 10}
 
     found = with_coefficients(fedbc=users(ours), fedavg=users(0.55))
-    assert claims.users_meet(found).verdict == verdict
+    assert fairness.users_meet(found).verdict == verdict
 
 
 @pytest.mark.parametrize(("late", "verdict"), [(0.11, CONFIRMED), (0.20, PARTLY), (0.50, NOT)])
 def test_coefficients_converge(late, verdict):
     weights = {"min": [0.1] * 9, "max": [0.3] * 6 + [late] * 3, "min_by_size": [0.05] * 9, "max_by_size": [0.5] * 9}
-    judged = claims.coefficients_converge(with_coefficients(fedbc=weights))
+    judged = fairness.coefficients_converge(with_coefficients(fedbc=weights))
     assert judged.verdict == verdict
-    assert f"3.0, {10 * late:.1f}, 10" in judged.evidence
+    assert f"E = 5: 3.0, {10 * late:.1f}, 10;" in judged.evidence
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "local", "verdict"),
+    ("of_z", "of_devices", "verdict"),
     [
         (lambda t: 85 + 2 * (0 < t <= 0.05) - 3 * (t > 1), lambda t: 80 + (t > 0) + (t > 1), CONFIRMED),
         (lambda t: 85 + 2 * (0 < t <= 0.05), lambda t: 80 + (t > 0), PARTLY),
         (lambda t: 85 - t, lambda t: 80 - t, NOT),
     ],
 )
-def test_raising_the_tolerance(accuracy, local, verdict):
+def test_raising_the_tolerance(of_z, of_devices, verdict):
     found = Given()
     for t in TOLERANCES:
         for seed in (1, 2):
             wobble = 0.002 * seed
-            values = {"global_accuracy": accuracy(t) / 100 + wobble, "local_accuracy": local(t) / 100 + wobble}
+            values = {"global_accuracy": of_z(t) / 100 + wobble, "local_accuracy": of_devices(t) / 100 + wobble}
             found.add("synthetic-gamma", "fedbc", {"tolerance": t}, seed=seed, **values)
-    assert claims.tolerance_trade(found).verdict == verdict
+    assert local.tolerance_trade(found).verdict == verdict
 
 
 def local_table(experiment="cifar10-local-e5", **columns):
@@ -180,14 +181,14 @@ def local_table(experiment="cifar10-local-e5", **columns):
 @pytest.mark.parametrize(("tuned", "verdict"), [(0.84, CONFIRMED), (0.80, NOT)])
 def test_fine_tuning(tuned, verdict):
     found = local_table(fedbc={"local_accuracy": 0.8, "finetuned_accuracy": tuned})
-    assert claims_local.fine_tuning(found).verdict == verdict
+    assert local.fine_tuning(found).verdict == verdict
 
 
 def test_fine_tuning_on_test_data_is_told_apart():
     found = local_table(fedbc={"local_accuracy": 0.8, "finetuned_accuracy": 0.8})
     leaky = {"local_accuracy_weighted": 0.7, "finetuned_on_test_accuracy_weighted": 0.78}
     found.add("cifar10-local-e5-reference", "fedbc-reference", SKEWED, **leaky)
-    judged = claims_local.fine_tuning(found)
+    judged = local.fine_tuning(found)
     assert judged.verdict == NOT
     assert "by showing the model test data" in judged.evidence
     assert "as in the reference: +8.0 points" in judged.evidence
@@ -196,7 +197,7 @@ def test_fine_tuning_on_test_data_is_told_apart():
 @pytest.mark.parametrize(("ours", "verdict"), [(0.795, CONFIRMED), (0.9, CONFIRMED), (0.7, NOT)])
 def test_per_fedbc(ours, verdict):
     found = local_table(perfedbc={"finetuned_accuracy": ours}, perfedavg={"finetuned_accuracy": 0.8})
-    judged = claims_local.per_fedbc(found)
+    judged = local.per_fedbc(found)
     assert judged.verdict == verdict
     assert ("not evaluated alike" in judged.evidence) == (ours == 0.9)
 
@@ -205,7 +206,7 @@ def test_scaffold_collapses_by_itself():
     found = Given().accuracies("cifar10-e1", SKEWED, fedavg=40, scaffold=20)
     found.add("cifar10-e1", "fedavg", OTHER, global_accuracy=0.4, drift=1.0)
     found.add("cifar10-e1", "scaffold", OTHER, global_accuracy=0.25, drift=4.0)
-    judged = claims_local.scaffold_collapse(found)
+    judged = origins.scaffold_collapse(found)
     assert judged.verdict == CONFIRMED
     assert "SCAFFOLD: -17.5 points to FedAvg (-20.0 to -15.0, 2 settings)." in judged.evidence
     assert "4.0 times as far from z" in judged.evidence
@@ -214,7 +215,7 @@ def test_scaffold_collapses_by_itself():
 def test_scaffold_collapses_in_the_reference_only():
     found = Given().accuracies("cifar10-e1", SKEWED, fedavg=40, scaffold=38)
     found.accuracies("cifar10-e1-reference", SKEWED, fedavg=40, scaffold_reference=11)
-    judged = claims_local.scaffold_collapse(found)
+    judged = origins.scaffold_collapse(found)
     assert judged.verdict == PARTLY
     assert "not to SCAFFOLD" in judged.evidence
 
@@ -222,21 +223,21 @@ def test_scaffold_collapses_in_the_reference_only():
 def test_to_diverge_is_to_collapse():
     found = Given().accuracies("cifar10-e1", SKEWED, fedavg=40)
     found.add("cifar10-e1", "scaffold", SKEWED, diverged=True)
-    judged = claims_local.scaffold_collapse(found)
+    judged = origins.scaffold_collapse(found)
     assert judged.verdict == CONFIRMED
     assert "SCAFFOLD diverges in 1 setting." in judged.evidence
 
 
 def test_scaffold_does_not_collapse():
     found = Given().accuracies("cifar10-e5", SKEWED, fedavg=40, scaffold=38)
-    assert claims_local.scaffold_collapse(found).verdict == NOT
-    assert claims_local.scaffold_collapse(Given()).verdict == NOT_RUN
+    assert origins.scaffold_collapse(found).verdict == NOT
+    assert origins.scaffold_collapse(Given()).verdict == NOT_RUN
 
 
 @pytest.mark.parametrize(("reference", "verdict"), [(88, CONFIRMED), ([88, 86, 86, 86, 86], PARTLY), (86, NOT)])
 def test_q_normalisation(reference, verdict):
     found = by_epochs(qfedavg=86, qfedavg_reference=reference)
-    assert claims_local.q_normalisation(found).verdict == verdict
+    assert origins.q_normalisation(found).verdict == verdict
 
 
 @pytest.mark.parametrize(("last", "best", "verdict"), [(36, 47, CONFIRMED), (36, 40, PARTLY), (47, 55, NOT)])
@@ -245,7 +246,130 @@ def test_best_rounds(last, best, verdict):
     found = Given()
     curves = {"curves": {"global_accuracy": [best / 100, last / 100]}}
     found.add("cifar10-e1", "fedavg", SKEWED, global_accuracy=last / 100, more=curves)
-    judged = claims_local.best_rounds(found)
+    judged = origins.best_rounds(found)
     assert judged.verdict == verdict
     assert f"CIFAR-10 E = 1, C = 1: {last - 47.4:+z.1f}, {best - 47.4:+z.1f}." in judged.evidence
     assert ("something else differs too" in judged.evidence) == (verdict == PARTLY)
+
+
+def with_losses(scaffold_end=0.3, **at_each):
+    found = Given()
+    for place, epochs in enumerate(EPOCHS):
+        for method, losses in ({"fedavg": [0.4] * 5, "qfedavg": [0.4] * 5, "fedprox": [0.4] * 5} | at_each).items():
+            found.add("synthetic", method.replace("_", "-"), {"epochs": epochs}, global_loss=losses[place])
+        curve = {"curves": {"global_loss": [2.0] + [0.3] * 50 + [scaffold_end] * 9}}
+        found.add("synthetic", "scaffold", {"epochs": epochs}, global_loss=scaffold_end, more=curve)
+    return found
+
+
+def test_lowest_loss():
+    whole = accuracy.lowest_loss(with_losses(scaffold_end=0.9, fedbc=[0.2] * 5))
+    assert whole.verdict == CONFIRMED
+    assert "SCAFFOLD's loss rises again for E = 25, 50." in whole.evidence
+    partly = accuracy.lowest_loss(with_losses(fedbc=[0.2] * 4 + [0.35]))
+    assert partly.verdict == PARTLY
+    assert "E = 50: SCAFFOLD 0.300; FedBC 0.200, 0.200, 0.200, 0.200, 0.350." in partly.evidence
+    assert "SCAFFOLD as published does not diverge." in partly.evidence
+    assert accuracy.lowest_loss(with_losses(fedbc=[0.5] * 5)).verdict == NOT
+    assert accuracy.lowest_loss(by_epochs(fedbc=87)).verdict == NOT_RUN
+
+
+def test_lowest_loss_beside_the_controls():
+    controls = {"fedavg_uniform": [0.3, 0.1, 0.3, 0.3, 0.3], "fedprox_uniform": [0.3] * 5}
+    judged = accuracy.lowest_loss(with_losses(fedbc=[0.2] * 5, **controls))
+    assert "uniform weights for 4 of 5 E" in judged.evidence
+
+
+@pytest.mark.parametrize(
+    ("fedbc", "scaffold", "verdict"), [(50.7, 32, CONFIRMED), (49, 32, PARTLY), (50.7, 50, PARTLY), (40, 50, NOT)]
+)
+def test_alike_on_text(fedbc, scaffold, verdict):
+    found = Given()
+    for epochs in (1, 5):
+        others = {"fedavg": 49.2, "qfedavg": 50.4, "fedprox": 50.6}
+        found.accuracies("shakespeare", {"epochs": epochs}, fedbc=fedbc, scaffold=scaffold, **others)
+    judged = accuracy.alike_on_text(found)
+    assert judged.verdict == verdict
+    assert ("does not fall behind" in judged.evidence) == (scaffold == 50)
+    assert accuracy.alike_on_text(Given()).verdict == NOT_RUN
+
+
+def test_personal_methods_lose():
+    def judged(**personal):
+        found = Given().accuracies("cifar10-e5", SKEWED, fedavg=40, fedprox=39, fedbc=42, **personal)
+        return accuracy.personal_methods_lose(found)
+
+    assert judged(perfedavg=30, pfedme=35).verdict == CONFIRMED
+    assert judged(perfedavg=30, pfedme=41).verdict == PARTLY
+    assert judged(perfedavg=45, pfedme=41).verdict == NOT
+    half = judged(perfedavg=30)
+    assert half.verdict == CONFIRMED
+    assert "Per-FedAvg -9.0 points" in half.evidence
+    assert "pFedMe not run" in half.evidence
+    assert judged().verdict == NOT_RUN
+
+
+def test_coefficients_on_images():
+    def judged(late):
+        weights = {"min": [0.1] * 9, "max": [0.3] * 6 + [late] * 3, "min_by_size": [0.05] * 9, "max_by_size": [0.5] * 9}
+        found = Given()
+        found.add("cifar10-coefficients", "fedbc", SKEWED, more={"curves": {}, "coefficients": weights})
+        return fairness.coefficients_on_images(found)
+
+    assert judged(0.11).verdict == CONFIRMED
+    assert "C = 1: 3.0, 1.1, 10." in judged(0.11).evidence
+    assert judged(0.5).verdict == NOT
+    assert fairness.coefficients_on_images(Given()).verdict == NOT_RUN
+
+
+@pytest.mark.parametrize(
+    ("by_50", "large", "verdict"), [(0.9, 1.0, CONFIRMED), (0.3, 1.0, PARTLY), (0.9, 5.0, PARTLY), (0.3, 5.0, NOT)]
+)
+def test_multipliers_settle(by_50, large, verdict):
+    ends = [1.0, 1.0, large, large]
+    way = {"1": [0.0] * 4, "50": [by_50 * e for e in ends], "100": ends, "200": ends}
+    found = Given()
+    more = {"curves": {}, "snapshots": way, "sizes": [10, 20, 300, 400]}
+    found.add("synthetic", "fedbc", {"epochs": 5}, more=more)
+    judged = fairness.multipliers_settle(found)
+    assert judged.verdict == verdict
+    assert f"{by_50:.0%} (E = 5)" in judged.evidence
+    assert f"{1 / large:.2f}, {1 / large:.2f} (E = 5)" in judged.evidence
+    assert fairness.multipliers_settle(Given()).verdict == NOT_RUN
+
+
+@pytest.mark.parametrize(("reference", "verdict"), [(47, CONFIRMED), (42, PARTLY), (30, NOT)])
+def test_reference_levels(reference, verdict):
+    """The paper has 47.4 % for FedAvg here."""
+    found = Given().accuracies("cifar10-e1", SKEWED, fedavg=36)
+    assert origins.reference_levels(found).verdict == NOT_RUN
+    found.accuracies("cifar10-e1-reference", SKEWED, fedavg=reference)
+    judged = origins.reference_levels(found)
+    assert judged.verdict == verdict
+    assert f"CIFAR-10 E = 1, C = 1: -11.4, {reference - 47.4:+z.1f}." in judged.evidence
+
+
+def test_the_reference_protocol_has_its_own_variants():
+    found = Given().accuracies("cifar10-e1", SKEWED, scaffold=36)
+    found.accuracies("cifar10-e1-reference", SKEWED, scaffold=36)
+    assert origins.reference_levels(found).verdict == NOT_RUN
+    found.accuracies("cifar10-e1-reference", SKEWED, scaffold_reference=36)
+    assert origins.reference_levels(found).verdict != NOT_RUN
+
+
+def test_every_judge_says_what_is_not_run():
+    """With nothing run no judge fails, and none pretends; the studies' judges ask for their files."""
+    found = Given()
+    found.studies = {"toy": None, "theory": None}
+    for judge in JUDGES:
+        assert judge(found).verdict == NOT_RUN
+
+
+def test_every_verdict_points_to_something():
+    found = Given()
+    found.studies = {"toy": None, "theory": None}
+    shown = {**PLANS, **FIGURES}
+    for judge in JUDGES:
+        see = judge(found).see
+        assert see
+        assert all(name in shown for name in see)

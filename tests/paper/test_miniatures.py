@@ -7,6 +7,7 @@ import pytest
 
 import fedbc
 from fedbc import storage
+from fedbc.errors import InputError, RunsFailed
 from fedbc.experiments.spec import RunSpec
 from fedbc.paper import catalogue, measure, runner, studies, tables, theory
 from fedbc.paper.methods import METHODS
@@ -102,6 +103,52 @@ def test_the_experiments_on_real_data(data, tmp_path, monkeypatch, real_data):
         assert rows["FedBC-FineTune"].mean is not None
         assert rows["Per-FedBC, reference"].mean is not None
         assert report.found.first("cifar10-coefficients", "fedbc", classes=1) is not None
+
+
+def test_runs_that_fail_are_told_and_the_others_kept(tmp_path):
+    with_choices(tmp_path)
+    small = miniature(catalogue.EXPERIMENTS["synthetic"], ("fedavg", "fedavg-uniform"))
+
+    def build(setting, seed, algorithm):
+        spec = small.build(setting, seed, algorithm)
+        too_many = {"sample": 99} if algorithm["weights"] == "uniform" else {}
+        return dataclasses.replace(spec, run={**spec.run, **too_many})
+
+    said = []
+    half = dataclasses.replace(small, build=build)
+    with pytest.raises(RunsFailed, match=r"1 of 2 runs of synthetic failed, .*sample=99.* tries these again"):
+        runner.Runner(tmp_path, workers=1).run(half, full=False, say=said.append)
+    assert len(said) == 1
+    assert len(runner.Store(tmp_path).lines) == 1
+    with pytest.raises(RunsFailed, match="1 of 1 runs"):  # what failed is tried again, and only that
+        runner.Runner(tmp_path, workers=1).run(half, full=False, say=said.append)
+
+
+def test_tuning_whose_runs_fail_ends(tmp_path, monkeypatch):
+    tuning = dataclasses.replace(
+        TUNINGS["synthetic-e5"],
+        methods=("fedavg",),
+        seeds=(100,),
+        build=lambda setting, seed, algorithm: RunSpec(
+            algorithm, {"name": "synthetic", "devices": 6}, run={"sample": 99, "seed": seed}
+        ),
+    )
+    monkeypatch.setitem(TUNINGS, "synthetic-e5", tuning)
+    with pytest.raises(RunsFailed, match="5 of 5 runs of tuning synthetic-e5 failed"):
+        runner.Runner(tmp_path, workers=1).tune("synthetic-e5", ("fedavg",), say=lambda text: None)
+    assert not (tmp_path / "chosen").exists()
+
+
+def test_missing_data_are_one_error_and_no_results(tmp_path, monkeypatch):
+    with_choices(tmp_path)
+
+    def missing(self, part):
+        raise InputError(f"{part} is missing")
+
+    monkeypatch.setattr(RunSpec, "build_part", missing)
+    with pytest.raises(InputError, match="data is missing"):
+        runner.Runner(tmp_path, workers=1).run(catalogue.EXPERIMENTS["mnist-e1"], full=False, say=pytest.fail)
+    assert not (tmp_path / "mnist-e1.jsonl").exists()
 
 
 def test_studies(tmp_path, monkeypatch):

@@ -10,10 +10,10 @@ import click
 
 from fedbc import __version__
 from fedbc.cli.errors import Stopped
-from fedbc.errors import Diverged, FedBCError
+from fedbc.errors import Diverged, FedBCError, RunsFailed
 
 EXIT_BAD_INPUT = 2
-EXIT_CODES: dict[type[FedBCError], int] = {Diverged: 1, Stopped: 130}
+EXIT_CODES: dict[type[FedBCError], int] = {Diverged: 1, RunsFailed: 1, Stopped: 130}
 COMMANDS = {
     "run": "run:run_command",
     "list": "inspect:list_command",

@@ -13,11 +13,11 @@ from fedbc import storage
 from fedbc.paper import drawing, tables
 from fedbc.paper.catalogue import DRAWS, EXPERIMENTS, SEEDS
 from fedbc.paper.claims import judge_all
+from fedbc.paper.claims.verdict import Verdict
 from fedbc.paper.gallery import FIGURES
 from fedbc.paper.methods import METHODS
 from fedbc.paper.tables import Cell, Found, Table
 from fedbc.paper.tuning import TUNINGS
-from fedbc.paper.verdict import Verdict
 from fedbc.reports.page import chart_words, environment
 
 NOT_RUN = "not run"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedbc import runtime
+from fedbc.errors import RunsFailed
 from fedbc.experiments.spec import RunSpec
 from fedbc.experiments.sweep import fingerprint, forget, read_results, run_sweep
 from fedbc.experiments.workers import Line
@@ -95,12 +96,16 @@ class Runner:
 
     def _sweep(self, name: str, file: str, specs: list[RunSpec], say: Say) -> None:
         todo = [s for s in specs if fingerprint(s) not in self.store.lines]
+        errors: list[str] = []
+        if todo and self.ray is None:
+            todo[0].build_part("data")  # data that must be downloaded, or are missing, concern no single run
 
         def on_line(line: Line) -> None:
             if _counts(line):
                 self.store.lines[line["hash"]] = line
             else:
-                say(f"{line['hash']}: {line['error']}")
+                errors.append(f"{line['hash']}: {line['error']}")
+                say(errors[-1])
 
         # On a cluster the workers do not share this folder.
         unfinished = None if self.ray is not None else str(self.store.folder / ".unfinished")
@@ -111,6 +116,12 @@ class Runner:
             forget(path, {fingerprint(s) for s in failed})
         done = len(specs) - len(todo)
         run_sweep(todo, path, workers=self.workers, ray=self.ray, on_line=on_line, how=how, name=name, done=done)
+        if errors:
+            # Also so that tuning does not ask for the same runs for ever.
+            raise RunsFailed(
+                f"{len(errors)} of {len(todo)} runs of {name} failed, the last one by {errors[-1]}; the others are in "
+                f"{path}, and the same command tries these again"
+            )
 
     def status(self, names: Iterable[str] = EXPERIMENTS, *, full: bool = False) -> list[Status]:
         """Experiments with their tuning groups before them, each once."""

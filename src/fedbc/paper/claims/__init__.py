@@ -1,0 +1,48 @@
+"""The paper's claims, one by one, judged by what was run: every verdict is computed from results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedbc.paper.claims import accuracy, fairness, local, origins, theory
+from fedbc.paper.claims.verdict import Judge, Verdict
+from fedbc.paper.tables import Found
+
+__all__ = ["JUDGES", "judge_all"]
+
+JUDGES: dict[Judge, tuple[str, ...]] = {
+    accuracy.synthetic_best: ("synthetic",),
+    accuracy.lowest_loss: ("synthetic",),
+    accuracy.more_devices: ("synthetic-devices",),
+    accuracy.weights_or_duals: ("synthetic", "synthetic-draws"),
+    fairness.smaller_variance: ("synthetic", "cifar10-e1", "cifar10-e5"),
+    fairness.users_meet: ("synthetic",),
+    fairness.coefficients_converge: ("synthetic",),
+    fairness.coefficients_on_images: ("cifar10-coefficients",),
+    fairness.multipliers_settle: ("synthetic",),
+    local.tolerance_trade: ("synthetic-gamma",),
+    theory.toy_example: (),
+    accuracy.image_best("cifar10", "CIFAR-10", 5): ("cifar10-e5",),
+    accuracy.image_best("cifar10", "CIFAR-10", 1): ("cifar10-e1",),
+    accuracy.image_best("mnist", "MNIST", 1): ("mnist-e1",),
+    accuracy.image_best("mnist", "MNIST", 5): ("mnist-e5",),
+    accuracy.alike_on_text: ("shakespeare",),
+    accuracy.personal_methods_lose: ("cifar10-e5",),
+    local.fine_tuning: ("cifar10-local-e5",),
+    local.per_fedbc: ("cifar10-local-e5",),
+    origins.scaffold_collapse: ("cifar10-e5", "cifar10-e1"),
+    origins.q_normalisation: ("synthetic",),
+    origins.best_rounds: ("cifar10-e1", "cifar10-e5", "mnist-e1", "mnist-e5"),
+    origins.reference_levels: tuple(f"{data}-e{e}-reference" for data in ("cifar10", "mnist") for e in (1, 5)),
+    theory.theorem_rate: (),
+    theory.corollary: (),
+}
+"""Every claim's judge, and the experiments whose runs it needs."""
+
+
+def judge_all(found: Found) -> list[Verdict]:
+    """Every claim."""
+    return [
+        replace(judge(found), so_far=not all(found.complete(name) for name in experiments))
+        for judge, experiments in JUDGES.items()
+    ]

@@ -1,0 +1,252 @@
+"""Claims about the global model's accuracy and loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedbc.paper.catalogue import CLASSES, EPOCHS, EXPONENTS
+from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, RIVALS, Judge, Verdict, means, spread
+from fedbc.paper.methods import METHODS
+from fedbc.paper.tables import Found
+
+VARIANTS = ("qfedavg-reference", "scaffold-reference")
+CONTROLS = ("fedavg-uniform", "fedprox-uniform")
+
+
+def _best_everywhere(claim: str, see: tuple[str, ...], wins: dict[str, dict[str, float]]) -> Verdict:
+    """`wins`: for each setting, every method's mean accuracy in percent; FedBC against the others."""
+    known = {s: m for s, m in wins.items() if "fedbc" in m}
+    if not known:
+        return Verdict(claim, NOT_RUN, "No setting was run with FedBC and all other methods of the paper.", see)
+    rivals = (*RIVALS, *VARIANTS)
+    ahead = {s: m["fedbc"] - max(v for k, v in m.items() if k in rivals) for s, m in known.items()}
+    good = [s for s, margin in ahead.items() if margin > 0]
+    verdict = CONFIRMED if len(good) == len(known) else PARTLY if good else NOT
+    parts = [f"{len(known)} of {len(wins)} settings were run."] if len(known) < len(wins) else []
+    parts += [
+        f"FedBC is ahead of the best other method of the paper in {len(good)} of {len(known)} settings "
+        f"({min(ahead.values()):+z.1f} to {max(ahead.values()):+z.1f} points)."
+    ]
+    lost = {s: margin for s, margin in ahead.items() if margin <= 0}
+    if lost:
+        worst = min(lost, key=lambda s: lost[s])
+        leader = max((k for k in known[worst] if k in rivals), key=lambda k: known[worst][k])
+        parts.append(f"It loses most at {worst}: {METHODS[leader].label} is ahead by {-lost[worst]:.1f} points.")
+    against = {
+        s: m["fedbc"] - max(m[k] for k in CONTROLS if k in m) for s, m in known.items() if set(CONTROLS) & set(m)
+    }
+    if against:
+        better = sum(margin > 0 for margin in against.values())
+        parts.append(
+            f"Against the controls with uniform weights it is ahead in {better} of {len(against)} settings, by "
+            f"{np.mean(list(against.values())):+z.1f} points in the mean."
+        )
+    return Verdict(claim, verdict, " ".join(parts), see)
+
+
+def _contest(found: Found, experiment: str, **setting: Any) -> dict[str, float]:
+    """The methods' means in a setting where FedBC and all rivals were run; of a method that diverged there is none."""
+    if not all(found.lines(experiment, key, **setting) for key in ("fedbc", *RIVALS)):
+        return {}
+    return means(found, experiment, ("fedbc", *RIVALS, *VARIANTS, *CONTROLS), **setting)
+
+
+def synthetic_best(found: Found) -> Verdict:
+    """FedBC is best on the synthetic data for every E."""
+    wins = {f"E = {e}": _contest(found, "synthetic", epochs=e) for e in EPOCHS}
+    return _best_everywhere(
+        "FedBC has the best global accuracy on the synthetic data for every E.", ("synthetic-global", "controls"), wins
+    )
+
+
+def more_devices(found: Found) -> Verdict:
+    """FedBC is best with 30 and 70 devices, and like SCAFFOLD with 100."""
+    claim = "FedBC has the best global accuracy with 30 and with 70 devices, and with 100 it is like SCAFFOLD."
+    see = ("devices",)
+    rivals = (*RIVALS, *VARIANTS)
+    keys = ("fedbc", *rivals, *CONTROLS)
+    rows = {d: means(found, "synthetic-devices", keys, epochs=5, devices=d) for d in (30, 70, 100)}
+    if any(len(row) < len(keys) for row in rows.values()):
+        return Verdict(claim, NOT_RUN, "Not all methods were run with 30, 70 and 100 devices.", see)
+
+    def ahead(of: tuple[str, ...]) -> dict[int, float]:
+        return {d: row["fedbc"] - max(row[k] for k in of) for d, row in rows.items()}
+
+    def listed(margins: dict[int, float]) -> str:
+        return ", ".join(f"{margin:+z.1f} ({d})" for d, margin in margins.items())
+
+    best, scaffold = ahead(rivals), ahead(("scaffold",))
+    holds = [best[30] > 0, best[70] > 0, abs(scaffold[100]) <= 1]
+    verdict = CONFIRMED if all(holds) else PARTLY if any(holds) else NOT
+    by_size, uniform = ahead(("fedavg",)), ahead(CONTROLS)
+    text = (
+        f"FedBC less the best other method of the paper, in points by devices: {listed(best)}; less SCAFFOLD: "
+        f"{listed(scaffold)}; less FedAvg weighted by size: {listed(by_size)}; less the better control with uniform "
+        f"weights: {listed(uniform)}. Rates are those chosen with 30 devices."
+    )
+    most = max(by_size, key=lambda d: by_size[d])
+    if by_size[most] > 1 and uniform[most] <= 0:
+        text += f" Where FedBC gains most on FedAvg ({most} devices), not weighting by size gains as much."
+    return Verdict(claim, verdict, text, see)
+
+
+def image_best(data: str, shown: str, epochs: int) -> Judge:
+    """FedBC is best on MNIST or CIFAR-10."""
+
+    def judge(found: Found) -> Verdict:
+        wins = {
+            f"C = {c}, exponent {e}": _contest(found, f"{data}-e{epochs}", classes=c, exponent=e)
+            for c in CLASSES
+            for e in EXPONENTS
+        }
+        return _best_everywhere(
+            f"FedBC has the best global accuracy on {shown} with E = {epochs}.", (f"{data}-global-e{epochs}",), wins
+        )
+
+    return judge
+
+
+def weights_or_duals(found: Found) -> Verdict:
+    """How much of the gain is the primal-dual method, how much is not weighting by size."""
+    claim = "FedBC's gain is credited to gamma > 0 (and not merely to not weighting devices by size)."
+    see = ("controls", "dual-rates", "coefficients", "synthetic-global")
+    places = [("synthetic", {"epochs": e}) for e in EPOCHS] + [("synthetic-draws", {"draw": d}) for d in (2, 3, 4, 5)]
+    rows = [means(found, n, ("fedavg", "fedavg-uniform", "fedprox-uniform", "fedbc"), **s) for n, s in places]
+    rows = [r for r in rows if len(r) == 4]
+    if not rows:
+        return Verdict(claim, NOT_RUN, "The controls were not run.", see)
+    gain = np.array([r["fedbc"] - r["fedavg"] for r in rows])
+    uniform = np.array([r["fedavg-uniform"] - r["fedavg"] for r in rows])
+    best = np.array([r["fedbc"] - max(r["fedavg-uniform"], r["fedprox-uniform"]) for r in rows])
+    text = (
+        f"Over {len(rows)} settings of the synthetic data FedBC gains {spread(gain)} on FedAvg weighted by size. "
+        f"FedAvg with uniform weights gains {spread(uniform)}. Over the better of the two uniform controls FedBC is "
+        f"ahead by {spread(best)}, in {(best > 0).sum()} of {len(rows)} settings."
+    )
+    # Medians: on a draw where one device holds nearly everything, uniform weights fail by far.
+    usual, usual_uniform = float(np.median(gain)), float(np.median(uniform))
+    text += f" In the median setting uniform weights alone gain {usual_uniform:+z.1f} of FedBC's {usual:+z.1f} points."
+    acts, constraint = _constraint(found)
+    text += constraint
+    own = best.mean() > 0.3 and (best > 0).mean() > 0.5
+    mostly_own = own and usual_uniform < 0.5 * usual
+    verdict = CONFIRMED if mostly_own and acts else PARTLY if own or best.mean() > 0 else NOT
+    return Verdict(claim, verdict, text, see)
+
+
+def _constraint(found: Found) -> tuple[bool, str]:
+    """Whether the chosen dual rates leave any constraint at all, or only the server's weights."""
+    pulls, tolerances = [], []
+    for line in found.lines("synthetic", "fedbc"):
+        if "multipliers" in line:
+            pulls.append(2 * line["spec"]["algorithm"]["lr"] * max(line["multipliers"]))
+            tolerances.append(max(line["tolerances"]))
+    if not pulls:
+        return False, ""
+    text = (
+        f" At the chosen dual rates a local step pulls by at most 2 lr lambda = {max(pulls):.2g} of the distance to z, "
+        f"and gamma reaches {max(tolerances):.2g}."
+    )
+    acts = max(pulls) >= 1e-3
+    if not acts:
+        text += (
+            " So tuning all but switches the constraint off: what is left of FedBC is a mean weighted by lambda, that "
+            "is by how far each device has drifted so far."
+        )
+    return acts, text
+
+
+def lowest_loss(found: Found) -> Verdict:
+    """FedBC's training loss is the lowest; SCAFFOLD's diverges for large E."""
+    claim = "FedBC has the lowest training loss on the synthetic data for every E; SCAFFOLD's diverges for E = 25, 50."
+    see = ("train-loss",)
+    keys = ("fedbc", *RIVALS)
+    rows = {e: {k: found.mean("synthetic", k, "global_loss", epochs=e) for k in (*keys, *CONTROLS)} for e in EPOCHS}
+    known = {
+        e: {k: v for k, v in row.items() if v is not None}
+        for e, row in rows.items()
+        if all(row[k] is not None for k in keys)
+    }
+    if not known:
+        return Verdict(claim, NOT_RUN, "Not run.", see)
+    leaders = {e: min(keys, key=lambda k: row[k]) for e, row in known.items()}
+    parts = [
+        "Lowest of the paper's methods in the last rounds: "
+        + ", ".join(f"E = {e}: {METHODS[k].label} {known[e][k]:.3f}" for e, k in leaders.items())
+        + "; FedBC "
+        + ", ".join(f"{row['fedbc']:.3f}" for row in known.values())
+        + "."
+    ]
+    controls = {
+        e: min(row[k] for k in CONTROLS) - row["fedbc"] for e, row in known.items() if set(CONTROLS) <= set(row)
+    }
+    if controls:
+        lower = sum(margin > 0 for margin in controls.values())
+        parts.append(f"It is below FedAvg and FedProx with uniform weights for {lower} of {len(controls)} E.")
+    blown = {k: [e for e in (25, 50) if _blows_up(found, k, e)] for k in ("scaffold", "scaffold-reference")}
+    if blown["scaffold"]:
+        parts.append(f"SCAFFOLD's loss rises again for E = {', '.join(map(str, blown['scaffold']))}.")
+    elif found.first("synthetic", "scaffold", epochs=50) is not None:
+        parts.append(
+            "SCAFFOLD as published does not diverge"
+            + (", the reference's variant does." if blown["scaffold-reference"] else ".")
+        )
+    best = [k == "fedbc" for k in leaders.values()]
+    whole = all(best) and len(known) == len(EPOCHS) and blown["scaffold"] == [25, 50]
+    return Verdict(claim, CONFIRMED if whole else PARTLY if any(best) else NOT, " ".join(parts), see)
+
+
+def _blows_up(found: Found, key: str, epochs: int) -> bool:
+    """Whether a curve of training loss ends well above its lowest point, or the run diverged."""
+    line = found.first("synthetic", key, epochs=epochs)
+    if line is None:
+        return any("diverged" in one for one in found.lines("synthetic", key, epochs=epochs))
+    loss = line["curves"]["global_loss"]
+    return float(np.mean(loss[-len(loss) // 10 :])) > 1.5 * min(loss)
+
+
+def alike_on_text(found: Found) -> Verdict:
+    """On Shakespeare the methods are alike but for SCAFFOLD."""
+    claim = "On Shakespeare all methods but SCAFFOLD are alike; FedBC is best with E = 5."
+    see = ("shakespeare-global", "shakespeare-variance")
+    rows = {e: _contest(found, "shakespeare", epochs=e) for e in (1, 5)}
+    rows = {e: row for e, row in rows.items() if "fedbc" in row}
+    if not rows:
+        return Verdict(claim, NOT_RUN, "No E was run with FedBC and all other methods of the paper.", see)
+    parts, alike, below, best = [], [], [], []
+    for e, row in rows.items():
+        others = {k: row[k] for k in ("fedbc", "fedavg", "qfedavg", "fedprox") if k in row}
+        alike.append(max(others.values()) - min(others.values()) <= 2)
+        below.append("scaffold" not in row or row["scaffold"] < min(others.values()) - 5)
+        leader = max((k for k in row if k in ("fedbc", *RIVALS)), key=lambda k: row[k])
+        best.append((e, leader))
+        listed = ", ".join(f"{METHODS[k].label} {v:.1f}" for k, v in row.items())
+        parts.append(f"E = {e}: {listed} %" + ("." if "scaffold" in row else "; SCAFFOLD diverges."))
+    if any(not b for b in below):
+        parts.append("SCAFFOLD as published does not fall behind as in the paper.")
+    holds = [*alike, *below, (5, "fedbc") in best]
+    return Verdict(claim, CONFIRMED if all(holds) else PARTLY if any(holds) else NOT, " ".join(parts), see)
+
+
+def personal_methods_lose(found: Found) -> Verdict:
+    """Personalised methods have a worse global model."""
+    claim = "With C = 1 the global models of pFedMe and Per-FedAvg are worse than FedAvg's, FedProx's and FedBC's."
+    see = ("cifar10-global-e5",)
+    personal, plain = ("perfedavg", "pfedme"), ("fedavg", "fedprox", "fedbc")
+    rows = {e: means(found, "cifar10-e5", (*personal, *plain), classes=1, exponent=e) for e in EXPONENTS}
+    gaps: dict[str, list[float]] = {k: [] for k in personal}
+    for row in rows.values():
+        if set(plain) <= set(row):
+            for k in set(personal) & set(row):
+                gaps[k].append(row[k] - min(row[p] for p in plain))
+    if not any(gaps.values()):
+        return Verdict(claim, NOT_RUN, "Not run.", see)
+    text = "Less the worst of the three, C = 1, E = 5: "
+    text += "; ".join(f"{METHODS[k].label} {spread(np.array(v))}" for k, v in gaps.items() if v) + "."
+    missing = [METHODS[k].label for k, v in gaps.items() if not v]
+    if missing:
+        text += f" {' and '.join(missing)} not run."
+    worse = [g < 0 for v in gaps.values() for g in v]
+    return Verdict(claim, CONFIRMED if all(worse) else PARTLY if any(worse) else NOT, text, see)
