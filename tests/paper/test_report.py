@@ -7,10 +7,10 @@ import pytest
 
 from fedbc.paper import drawing
 from fedbc.paper.claims import JUDGES, judge_all
+from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY
 from fedbc.paper.gallery import FIGURES
 from fedbc.paper.report import Report, shown
 from fedbc.paper.tables import PLANS, Cell, Found
-from fedbc.paper.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY
 
 ROOT = Path(__file__).resolve().parents[2]
 
