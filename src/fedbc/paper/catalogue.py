@@ -269,7 +269,7 @@ EXPERIMENTS = {
             SEEDS,
             shakespeare,
             lambda setting: "shakespeare-e1",
-            25,
+            12.5,
         ),
         _image_experiment("mnist", 5, "paper", None, SEEDS, methods.SOUND, 1.4),
         _image_experiment(

@@ -16,7 +16,7 @@ from fedbc.paper import measure
 from fedbc.paper.catalogue import EXPERIMENTS, Choices, Experiment, Run
 from fedbc.paper.tuning import TUNINGS, Tuning, read_choices, write_choices
 
-ROUGH_MINUTES = {"synthetic": 0.06, "mnist": 0.6, "cifar10": 2, "shakespeare": 2.5}
+ROUGH_MINUTES = {"synthetic": 0.06, "mnist": 0.6, "cifar10": 2, "shakespeare": 1.6}
 """Core minutes of a tuning run in full, until some have been timed."""
 
 Say = Callable[[str], None]
