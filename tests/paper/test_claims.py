@@ -3,10 +3,9 @@
 import pytest
 
 from fedbc.paper.catalogue import EPOCHS, TOLERANCES, Run
-from fedbc.paper.claims import JUDGES, accuracy, fairness, local, origins
-from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY
-from fedbc.paper.gallery import FIGURES
-from fedbc.paper.tables import PLANS, Found
+from fedbc.paper.claims import accuracy, fairness, gains, local, origins
+from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, spread
+from fedbc.paper.tables import Found
 
 SKEWED = {"classes": 1, "exponent": 1.2}
 OTHER = {"classes": 3, "exponent": 1.4}
@@ -357,19 +356,17 @@ def test_the_reference_protocol_has_its_own_variants():
     assert origins.reference_levels(found).verdict != NOT_RUN
 
 
-def test_every_judge_says_what_is_not_run():
-    """With nothing run no judge fails, and none pretends; the studies' judges ask for their files."""
+def test_gains():
     found = Given()
-    found.studies = {"toy": None, "theory": None}
-    for judge in JUDGES:
-        assert judge(found).verdict == NOT_RUN
-
-
-def test_every_verdict_points_to_something():
-    found = Given()
-    found.studies = {"toy": None, "theory": None}
-    shown = {**PLANS, **FIGURES}
-    for judge in JUDGES:
-        see = judge(found).see
-        assert see
-        assert all(name in shown for name in see)
+    others = {"qfedavg": 40, "fedprox": 41, "scaffold": 20, "fedavg_uniform": 43, "fedprox_uniform": 42}
+    found.accuracies("cifar10-e1", SKEWED, fedbc=46, fedavg=40, **others)
+    found.accuracies("cifar10-e1", OTHER, fedbc=42, fedavg=44, **others)
+    found.accuracies("cifar10-e5", OTHER, fedbc=42, fedavg=44)  # no contest: rivals are missing
+    rows = {g.where: g for g in gains.summary(found)}
+    assert set(rows["CIFAR-10, E = 1"].margins) == {
+        gains.Margins(over_fedavg=6, by_weights=3, over_controls=3, over_rivals=5),
+        gains.Margins(over_fedavg=-2, by_weights=-1, over_controls=-1, over_rivals=-2),
+    }
+    assert rows["CIFAR-10, E = 1"].of == 15
+    assert spread(rows["CIFAR-10, E = 1"].column("over_fedavg"), "") == "+2.0 (-2.0 to +6.0)"
+    assert rows["CIFAR-10, E = 5"].margins == ()

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedbc.paper import drawing
-from fedbc.paper.claims import JUDGES, judge_all
-from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY
+from fedbc.paper.claims import JUDGES, gains, judge_all
+from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, spread
 from fedbc.paper.gallery import FIGURES
 from fedbc.paper.report import Report, shown
 from fedbc.paper.tables import PLANS, Cell, Found
@@ -72,6 +72,16 @@ def test_every_claim_has_a_verdict(report):
         assert verdict.verdict in (CONFIRMED, PARTLY, NOT, NOT_RUN)
         assert verdict.evidence
         assert all(name in PLANS or name in FIGURES for name in verdict.see)
+
+
+def test_it_begins_with_what_matters(report, page):
+    text = page.read_text()
+    counts = [sum(v.verdict == name for v in report.verdicts) for name in (CONFIRMED, PARTLY, NOT, NOT_RUN)]
+    said = "{} confirmed, {} partly, {} not confirmed, {} not run".format(*counts)
+    assert f"{len(JUDGES)} claims: {said}." in text
+    synthetic = gains.summary(report.found)[0]
+    assert len(synthetic.margins) == synthetic.of == 5
+    assert f'<td>5 of 5</td><td class="cell">{spread(synthetic.column("over_fedavg"), "")}</td>' in text
 
 
 def test_a_verdict_on_a_part_of_the_runs_says_so(report, tmp_path):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from fedbc.paper.catalogue import CLASSES, EPOCHS, EXPONENTS
+from fedbc.paper.claims.gains import CONTROLS, VARIANTS, contest, margins
 from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, RIVALS, Judge, Verdict, means, spread
 from fedbc.paper.methods import METHODS
 from fedbc.paper.tables import Found
-
-VARIANTS = ("qfedavg-reference", "scaffold-reference")
-CONTROLS = ("fedavg-uniform", "fedprox-uniform")
 
 
 def _best_everywhere(claim: str, see: tuple[str, ...], wins: dict[str, dict[str, float]]) -> Verdict:
@@ -46,16 +42,9 @@ def _best_everywhere(claim: str, see: tuple[str, ...], wins: dict[str, dict[str,
     return Verdict(claim, verdict, " ".join(parts), see)
 
 
-def _contest(found: Found, experiment: str, **setting: Any) -> dict[str, float]:
-    """The methods' means in a setting where FedBC and all rivals were run; of a method that diverged there is none."""
-    if not all(found.lines(experiment, key, **setting) for key in ("fedbc", *RIVALS)):
-        return {}
-    return means(found, experiment, ("fedbc", *RIVALS, *VARIANTS, *CONTROLS), **setting)
-
-
 def synthetic_best(found: Found) -> Verdict:
     """FedBC is best on the synthetic data for every E."""
-    wins = {f"E = {e}": _contest(found, "synthetic", epochs=e) for e in EPOCHS}
+    wins = {f"E = {e}": contest(found, "synthetic", epochs=e) for e in EPOCHS}
     return _best_everywhere(
         "FedBC has the best global accuracy on the synthetic data for every E.", ("synthetic-global", "controls"), wins
     )
@@ -97,7 +86,7 @@ def image_best(data: str, shown: str, epochs: int) -> Judge:
 
     def judge(found: Found) -> Verdict:
         wins = {
-            f"C = {c}, exponent {e}": _contest(found, f"{data}-e{epochs}", classes=c, exponent=e)
+            f"C = {c}, exponent {e}": contest(found, f"{data}-e{epochs}", classes=c, exponent=e)
             for c in CLASSES
             for e in EXPONENTS
         }
@@ -113,13 +102,10 @@ def weights_or_duals(found: Found) -> Verdict:
     claim = "FedBC's gain is credited to gamma > 0 (and not merely to not weighting devices by size)."
     see = ("controls", "dual-rates", "coefficients", "synthetic-global")
     places = [("synthetic", {"epochs": e}) for e in EPOCHS] + [("synthetic-draws", {"draw": d}) for d in (2, 3, 4, 5)]
-    rows = [means(found, n, ("fedavg", "fedavg-uniform", "fedprox-uniform", "fedbc"), **s) for n, s in places]
-    rows = [r for r in rows if len(r) == 4]
+    rows = [m for m in (margins(found, name, **setting) for name, setting in places) if m is not None]
     if not rows:
         return Verdict(claim, NOT_RUN, "The controls were not run.", see)
-    gain = np.array([r["fedbc"] - r["fedavg"] for r in rows])
-    uniform = np.array([r["fedavg-uniform"] - r["fedavg"] for r in rows])
-    best = np.array([r["fedbc"] - max(r["fedavg-uniform"], r["fedprox-uniform"]) for r in rows])
+    gain, uniform, best, _ = np.array(rows).T
     text = (
         f"Over {len(rows)} settings of the synthetic data FedBC gains {spread(gain)} on FedAvg weighted by size. "
         f"FedAvg with uniform weights gains {spread(uniform)}. Over the better of the two uniform controls FedBC is "
@@ -211,7 +197,7 @@ def alike_on_text(found: Found) -> Verdict:
     """On Shakespeare the methods are alike but for SCAFFOLD."""
     claim = "On Shakespeare all methods but SCAFFOLD are alike; FedBC is best with E = 5."
     see = ("shakespeare-global", "shakespeare-variance")
-    rows = {e: _contest(found, "shakespeare", epochs=e) for e in (1, 5)}
+    rows = {e: contest(found, "shakespeare", epochs=e) for e in (1, 5)}
     rows = {e: row for e, row in rows.items() if "fedbc" in row}
     if not rows:
         return Verdict(claim, NOT_RUN, "No E was run with FedBC and all other methods of the paper.", see)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedbc.paper.tables import Found
 
-CONFIRMED, PARTLY, NOT, NOT_RUN = "confirmed", "partly", "not confirmed", "not run"
+CONFIRMED, PARTLY, NOT, NOT_RUN = VERDICTS = ("confirmed", "partly", "not confirmed", "not run")
 RIVALS = ("fedavg", "qfedavg", "fedprox", "scaffold")
 """The paper's other methods, each as its authors define it."""
 
@@ -42,6 +42,6 @@ def means(found: Found, experiment: str, keys: tuple[str, ...], **setting: Any) 
     return {k: 100 * v for k, v in known.items() if v is not None}
 
 
-def spread(values: np.ndarray) -> str:
+def spread(values: np.ndarray, unit: str = " points") -> str:
     """Mean and range of differences in points."""
-    return f"{values.mean():+z.1f} points ({values.min():+z.1f} to {values.max():+z.1f})"
+    return f"{values.mean():+z.1f}{unit} ({values.min():+z.1f} to {values.max():+z.1f})"

@@ -1,0 +1,85 @@
+"""What FedBC gains, over what: contests of methods in a setting, and one table of them for all data sets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedbc.paper.catalogue import CLASSES, DRAWS, EPOCHS, EXPONENTS, Setting
+from fedbc.paper.claims.verdict import RIVALS, means
+from fedbc.paper.tables import Found
+
+VARIANTS = ("qfedavg-reference", "scaffold-reference")
+CONTROLS = ("fedavg-uniform", "fedprox-uniform")
+
+
+def contest(found: Found, experiment: str, **setting: Any) -> dict[str, float]:
+    """The methods' means in a setting where FedBC and all rivals were run; of a method that diverged there is none."""
+    if not all(found.lines(experiment, key, **setting) for key in ("fedbc", *RIVALS)):
+        return {}
+    return means(found, experiment, ("fedbc", *RIVALS, *VARIANTS, *CONTROLS), **setting)
+
+
+class Margins(NamedTuple):
+    """Differences of accuracies in a setting, in points."""
+
+    over_fedavg: float
+    """FedBC less FedAvg weighted by size"""
+    by_weights: float
+    """FedAvg with uniform weights less FedAvg weighted by size: what the weights alone gain"""
+    over_controls: float
+    """FedBC less the better of the two controls with uniform weights"""
+    over_rivals: float
+    """FedBC less the best of the paper's other methods, variants counted"""
+
+
+def margins(found: Found, experiment: str, **setting: Any) -> Margins | None:
+    """FedBC's in a setting; None unless FedBC, the rivals and the controls were run there."""
+    m = contest(found, experiment, **setting)
+    if not {"fedbc", "fedavg", *CONTROLS} <= set(m):
+        return None
+    return Margins(
+        m["fedbc"] - m["fedavg"],
+        m["fedavg-uniform"] - m["fedavg"],
+        m["fedbc"] - max(m[k] for k in CONTROLS),
+        m["fedbc"] - max(v for k, v in m.items() if k in (*RIVALS, *VARIANTS)),
+    )
+
+
+_IMAGES: tuple[Setting, ...] = tuple({"classes": c, "exponent": e} for c in CLASSES for e in EXPONENTS)
+PLACES: dict[str, tuple[str, tuple[Setting, ...]]] = {
+    "Synthetic data, E = 1 to 50": ("synthetic", tuple({"epochs": e} for e in EPOCHS)),
+    "Synthetic data, draws 2 to 5": ("synthetic-draws", tuple({"draw": d} for d in DRAWS[1:])),
+    "Synthetic data, 70 and 100 devices": ("synthetic-devices", tuple({"devices": d} for d in (70, 100))),
+    "MNIST, E = 1": ("mnist-e1", _IMAGES),
+    "MNIST, E = 5": ("mnist-e5", _IMAGES),
+    "CIFAR-10, E = 1": ("cifar10-e1", _IMAGES),
+    "CIFAR-10, E = 5": ("cifar10-e5", _IMAGES),
+    "Shakespeare, E = 1 and 5": ("shakespeare", tuple({"epochs": e} for e in (1, 5))),
+}
+"""The rows of the table: an experiment and its settings."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A row of the table: the margins in the settings that were run."""
+
+    where: str
+    of: int
+    """settings that the paper has"""
+    margins: tuple[Margins, ...]
+
+    def column(self, name: str) -> np.ndarray:
+        """One kind of margin over the settings."""
+        return np.array([getattr(m, name) for m in self.margins])
+
+
+def summary(found: Found) -> list[Gain]:
+    """Every data set's gains."""
+    rows = []
+    for where, (experiment, settings) in PLACES.items():
+        known = (margins(found, experiment, **s) for s in settings)
+        rows.append(Gain(where, len(settings), tuple(m for m in known if m is not None)))
+    return rows
