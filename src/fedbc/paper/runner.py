@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,7 +165,7 @@ class Runner:
                 (experiment.name, str(run.setting.get("epochs")), run.method if same_method else "")
             )
             if times:
-                return sum(times) / len(times) / 60
+                return statistics.median(times) / 60  # a run that had to wait says nothing of the next one
         scale = run.setting.get("epochs", 1) ** 0.5 if experiment.name.startswith("synthetic") else 1
         if "pfedme" in run.method:
             scale *= 4  # five gradients a step
