@@ -348,6 +348,19 @@ def test_reference_levels(reference, verdict):
     assert f"CIFAR-10 E = 1, C = 1: -11.4, {reference - 47.4:+z.1f}." in judged.evidence
 
 
+@pytest.mark.parametrize(("last", "best", "verdict"), [(52, 54, CONFIRMED), (40, 51, PARTLY), (40, 44, NOT)])
+def test_more_rounds(last, best, verdict):
+    """The paper has 47.4 % for FedAvg here."""
+    found = Given()
+    curve = {"round": [90, 150, 200, 290], "global_accuracy": [0.36, best / 100, 0.38, last / 100]}
+    found.add("cifar10-rounds", "fedavg", SKEWED, more={"curves": curve})
+    judged = origins.more_rounds(found)
+    assert judged.verdict == verdict
+    assert f"36.0, 36.0 by round 100; 38.0, {best:.1f} by round 200; {last:.1f}, {best:.1f} by" in judged.evidence
+    assert ("and the best of them" in judged.evidence) == (verdict == PARTLY)
+    assert origins.more_rounds(Given()).verdict == NOT_RUN
+
+
 def test_the_reference_protocol_has_its_own_variants():
     found = Given().accuracies("cifar10-e1", SKEWED, scaffold=36)
     found.accuracies("cifar10-e1-reference", SKEWED, scaffold=36)

@@ -27,7 +27,7 @@ from fedbc.paper.drawing import (
     picture as new_picture,
 )
 from fedbc.paper.methods import METHODS, RATES
-from fedbc.paper.tables import Found
+from fedbc.paper.tables import Found, printed_cell
 from fedbc.paper.tuning import TUNINGS
 
 if TYPE_CHECKING:
@@ -226,6 +226,27 @@ def cifar_variance(found: Found) -> Picture | None:
     for a in grid[-1]:
         a.set_xlabel("exponent")
     legend_once(picture, list(grid.flat))
+    return picture
+
+
+def cifar_rounds(found: Found) -> Picture | None:
+    """Accuracy over three times the rounds, and where the paper's numbers lie."""
+    lines = {k: found.first("cifar10-rounds", k) for k in ("fedavg", "fedbc")}
+    if not any(lines.values()):
+        return None
+    picture, (axes,) = panels(["CIFAR-10, C = 1, exponent 1.2, E = 1"], 6.5, 3.2)
+    for key, line in lines.items():
+        if line is not None:
+            curves, label = line["curves"], METHODS[key].label
+            accuracy = [100 * v for v in curves["global_accuracy"]]
+            axes.plot(curves["round"], accuracy, color=COLOUR[key], alpha=0.3, linewidth=0.8)
+            axes.plot(curves["round"], smooth(accuracy, 9), color=COLOUR[key], linewidth=1.5, label=label)
+            paper = printed_cell("cifar10_global_e1", METHODS[key].printed or "", {"classes": 1, "exponent": 1.2})
+            if paper is not None:
+                axes.axhline(paper["mean"], color=COLOUR[key], linestyle="--", linewidth=1, label=f"{label}, the paper")
+    axes.set_xlabel("round")
+    axes.set_ylabel("global accuracy, %")
+    legend_once(picture, [axes])
     return picture
 
 
