@@ -78,7 +78,7 @@ def test_l2gd_without_pull_is_local_training():
     )
 
 
-@pytest.mark.parametrize("weights", ["uniform", "examples"])
+@pytest.mark.parametrize("weights", ["uniform", "root", "examples"])
 def test_qfedavg_with_q_0_is_fedavg(weights):
     assert_same_models(run(fedbc.QFedAvg(**STEPS, q=0.0, weights=weights)), run(fedbc.FedAvg(**STEPS, weights=weights)))
 

@@ -40,10 +40,12 @@ BRANCHES = [
     ("fedbc", {"tolerance": 100.0}),  # every multiplier stays 0: the plain mean
     ("perfedbc", {"inner_steps": 3, "start": "local", "multiplier": 0.5}),
     ("fedavg", {"weights": "uniform"}),
+    ("fedavg", {"weights": "root"}),
     ("fedprox", {"weights": "uniform"}),
     ("qfedavg", {"q": 0.5, "lipschitz": 3.0, "weights": "examples"}),
     ("scaffold", {"option": "I"}),
     ("scaffold", {"weights": "examples"}),
+    ("scaffold", {"weights": "root"}),
     ("scaffold", {"option": "I", "weights": "examples", "momentum": 0.0}),
     ("fedadmm", {"start": "local"}),
     ("fedadmm", {"server_lr": 0.6}),

@@ -112,7 +112,8 @@ def mean(things: list[Matrix], weights: list[float] | None = None) -> Matrix:
 
 
 def server_weights(h: Any, world: World, sampled: list[int]) -> list[float]:
-    return [float(world.n[i]) if h.weights == "examples" else 1.0 for i in sampled]
+    power = {"examples": 1.0, "root": 0.5, "uniform": 0.0}[h.weights]
+    return [float(world.n[i]) ** power for i in sampled]
 
 
 # --- consensus methods ------------------------------------------------------------------------------------------------

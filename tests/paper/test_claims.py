@@ -312,11 +312,13 @@ def test_coefficients_on_images():
     def judged(late):
         weights = {"min": [0.1] * 9, "max": [0.3] * 6 + [late] * 3, "min_by_size": [0.05] * 9, "max_by_size": [0.5] * 9}
         found = Given()
-        found.add("cifar10-coefficients", "fedbc", SKEWED, more={"curves": {}, "coefficients": weights})
+        more = {"sizes": [100, 400, 900, 50], "multipliers": [1.0, 2.0, 3.0, 0.0]}  # √n_i; the last was never sampled
+        found.add("cifar10-coefficients", "fedbc", SKEWED, more={"curves": {}, "coefficients": weights, **more})
         return fairness.coefficients_on_images(found)
 
     assert judged(0.11).verdict == CONFIRMED
     assert "C = 1: 3.0, 1.1, 10." in judged(0.11).evidence
+    assert "n_i^k, k = 0.5 (0: uniform weights, 1: by size). A device with more" in judged(0.11).evidence
     assert judged(0.5).verdict == NOT
     assert fairness.coefficients_on_images(Given()).verdict == NOT_RUN
 
@@ -371,15 +373,32 @@ def test_the_reference_protocol_has_its_own_variants():
 
 def test_gains():
     found = Given()
-    others = {"qfedavg": 40, "fedprox": 41, "scaffold": 20, "fedavg_uniform": 43, "fedprox_uniform": 42}
+    others = {
+        "qfedavg": 40,
+        "fedprox": 41,
+        "scaffold": 20,
+        "fedavg_uniform": 43,
+        "fedprox_uniform": 42,
+        "fedavg_root": 44,
+    }
     found.accuracies("cifar10-e1", SKEWED, fedbc=46, fedavg=40, **others)
     found.accuracies("cifar10-e1", OTHER, fedbc=42, fedavg=44, **others)
     found.accuracies("cifar10-e5", OTHER, fedbc=42, fedavg=44)  # no contest: rivals are missing
     rows = {g.where: g for g in gains.summary(found)}
     assert set(rows["CIFAR-10, E = 1"].margins) == {
-        gains.Margins(over_fedavg=6, by_weights=3, over_controls=3, over_rivals=5),
-        gains.Margins(over_fedavg=-2, by_weights=-1, over_controls=-1, over_rivals=-2),
+        gains.Margins(over_fedavg=6, by_weights=3, over_controls=3, over_rivals=5, over_root=2),
+        gains.Margins(over_fedavg=-2, by_weights=-1, over_controls=-1, over_rivals=-2, over_root=-2),
     }
     assert rows["CIFAR-10, E = 1"].of == 15
     assert spread(rows["CIFAR-10, E = 1"].column("over_fedavg"), "") == "+2.0 (-2.0 to +6.0)"
     assert rows["CIFAR-10, E = 5"].margins == ()
+    others.pop("fedavg_root")
+    found.accuracies("mnist-e1", SKEWED, fedbc=46, fedavg=40, **others)
+    without = next(g for g in gains.summary(found) if g.where == "MNIST, E = 1")
+    assert without.column("over_fedavg").tolist() == [6]
+    assert without.column("over_root").tolist() == []
+
+
+def test_a_contest_names_the_control_between():
+    verdict = accuracy.synthetic_best(by_epochs(fedbc=87, fedavg=83, fedavg_root=86))
+    assert "Against FedAvg with weights √n_i: 5 of 5, +1.0 points." in verdict.evidence

@@ -29,7 +29,7 @@ class Carry(NamedTuple):
 
 @dataclass(frozen=True)
 class FedAvg(Algorithm):
-    """Federated averaging: local steps from the global model, then a mean weighted by examples or uniformly."""
+    """Federated averaging: local steps from the global model, then a mean weighted by n_i, √n_i or uniformly."""
 
     name: ClassVar[str] = "fedavg"
     reference: ClassVar[str] = "McMahan et al., Communication-Efficient Learning of Deep Networks, AISTATS 2017"

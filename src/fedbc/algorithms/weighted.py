@@ -1,4 +1,4 @@
-"""The server's mean of local models, weighted by examples or uniformly: what FedAvg-type methods share."""
+"""The server's mean of local models, weighted by examples, their root, or uniformly: what FedAvg-type methods share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from fedbc import checks, trees
 from fedbc.algorithms.base import Context, Params, Scalar
 
-WEIGHTS = "weights of the server's mean: 'examples' (n_i) or 'uniform'"
+WEIGHTS = "weights of the server's mean: 'examples' (n_i), 'root' (√n_i) or 'uniform'"
 
 
 class Mean(NamedTuple):
@@ -21,13 +21,15 @@ class Mean(NamedTuple):
 
 def check(weights: str) -> None:
     """Check the argument `weights`."""
-    checks.choice("weights", weights, ["examples", "uniform"])
+    checks.choice("weights", weights, ["examples", "root", "uniform"])
 
 
 def weight(weights: str, context: Context) -> Scalar:
-    """The device's weight: n_i or 1."""
+    """The device's weight: n_i, √n_i or 1."""
     examples = jnp.asarray(context.examples, float)
-    return examples if weights == "examples" else jnp.ones_like(examples)
+    if weights == "examples":
+        return examples
+    return jnp.sqrt(examples) if weights == "root" else jnp.ones_like(examples)
 
 
 def summand(x: Params, weight: Scalar) -> Mean:

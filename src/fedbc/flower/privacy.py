@@ -7,7 +7,7 @@ with, in the run-config, `run.diagnostics = false`, `run.evaluate = ""` and
 
     privacy.clip              C, the bound on the norm of a device's update
     privacy.noise-multiplier  m, the noise of each device in units of the sensitivity
-    privacy.largest-weight    b, for FedAvg-type methods with weights="examples"
+    privacy.largest-weight    b, for FedAvg-type methods unless weights="uniform"
     privacy.evaluate          true to let devices tell scores of their test sets, without noise (false)
 
 Of an answer to "train" only the private share leaves the device: no diagnostics, and 1 in the place of the number of

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 COLOUR = {
     "fedbc": BLUE, "fedavg": ORANGE, "qfedavg-reference": GREEN, "qfedavg": GREEN, "fedprox": PINK,
     "scaffold": YELLOW, "scaffold-reference": YELLOW, "fedavg-uniform": SKY, "fedprox-uniform": "#8a6d3b",
+    "fedavg-root": "#7d7d7d",
 }  # fmt: skip
 SHOWN = ("fedbc", "fedavg", "fedavg-uniform", "qfedavg", "fedprox", "scaffold")
 
@@ -253,7 +254,7 @@ def cifar_rounds(found: Found) -> Picture | None:
 def controls(found: Found) -> Picture | None:
     """How much of FedBC's gain over FedAvg uniform weights have already: by E, and by draw of the data."""
     parts = (("synthetic", "epochs", EPOCHS, "E"), ("synthetic-draws", "draw", DRAWS, "draw of the data, E = 5"))
-    keys = ("fedavg-uniform", "fedprox", "fedprox-uniform", "qfedavg-reference", "fedbc")
+    keys = ("fedavg-uniform", "fedavg-root", "fedprox", "fedprox-uniform", "qfedavg-reference", "fedbc")
     if not found.values("synthetic", "fedbc", "global_accuracy"):
         return None
     picture, axes = panels(["30 devices, draw 1", "E = 5, other draws"], 4.6, 3.1)
@@ -263,8 +264,8 @@ def controls(found: Found) -> Picture | None:
             for x in at:
                 mine, base = (found.mean(experiment, k, "global_accuracy", **{by: x}) for k in (key, "fedavg"))
                 heights.append(np.nan if mine is None or base is None else 100 * (mine - base))
-            place = np.arange(len(at)) + 0.16 * (number - 2)
-            a.bar(place, heights, 0.15, color=COLOUR.get(key, GREEN), label=METHODS[key].label)
+            place = np.arange(len(at)) + 0.14 * (number - (len(keys) - 1) / 2)
+            a.bar(place, heights, 0.13, color=COLOUR.get(key, GREEN), label=METHODS[key].label)
         a.axhline(0, color=INK, linewidth=0.8)
         a.set_xticks(range(len(at)), [str(x) for x in at])
         a.set_xlabel(axis)

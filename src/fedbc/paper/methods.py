@@ -70,6 +70,13 @@ METHODS = {
     for m in (
         Method("fedavg", "FedAvg", {"name": "fedavg", "weights": "examples", **_M}, {"lr": RATES}, "FedAvg"),
         Method("fedavg-uniform", "FedAvg, uniform", {"name": "fedavg", "weights": "uniform", **_M}, {"lr": RATES}),
+        Method(
+            "fedavg-root",
+            "FedAvg, √n_i",
+            {"name": "fedavg", "weights": "root", **_M},
+            {"lr": RATES},
+            note="between uniform weights and those by size, where FedBC's own lie on the images",
+        ),
         Method("qfedavg", "q-FedAvg", {"name": "qfedavg", **_M}, {"lr": RATES, "q": Q}, "q-FedAvg"),
         Method(
             "qfedavg-reference",
@@ -174,7 +181,7 @@ METHODS = {
     )
 }
 
-SOUND = ("fedavg", "fedavg-uniform", "qfedavg", "fedprox", "fedprox-uniform", "scaffold", "fedbc")
+SOUND = ("fedavg", "fedavg-uniform", "fedavg-root", "qfedavg", "fedprox", "fedprox-uniform", "scaffold", "fedbc")
 """The global tables under the paper protocol, with the controls."""
 REFERENCE = (
     *("fedavg", "fedavg-uniform", "qfedavg-reference", "fedprox", "fedprox-uniform"),

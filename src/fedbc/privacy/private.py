@@ -17,7 +17,7 @@ device draws its own (`fedbc.privacy.system_normal`). The diagnostics of a simul
     algorithm          the method to wrap
     clip               C, the bound on the norm of a device's update
     noise_multiplier   m, the noise of each device in units of the sensitivity; 0 only clips
-    largest_weight     b, for FedAvg-type methods with weights="examples"
+    largest_weight     b, for FedAvg-type methods unless weights="uniform"
     noise_seed         seed of the simulated noise
 """
 
@@ -73,7 +73,7 @@ class Private(Algorithm):
     algorithm: Algorithm
     clip: float
     noise_multiplier: float
-    largest_weight: float | None = parameter(None, "bound on a device's weight, for weights='examples' (b)")
+    largest_weight: float | None = parameter(None, "bound on a device's weight, unless weights='uniform' (b)")
     noise_seed: int = parameter(0, "seed of the simulated noise")
 
     def __post_init__(self) -> None:
@@ -177,8 +177,8 @@ def mechanism_for(
         return Mechanism(clip, noise_multiplier)
     if largest_weight is None:
         raise InputError(
-            "weights='examples' needs largest_weight, the number of examples above which all devices count "
-            "alike; or take weights='uniform'"
+            f"weights={algorithm.weights!r} needs largest_weight, the weight above which all devices count alike; "
+            "or take weights='uniform'"
         )
     return Mechanism(clip, noise_multiplier, 1.0, checks.number("largest_weight", largest_weight, at_least=1))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedbc.paper.catalogue import CLASSES, EPOCHS, EXPONENTS
-from fedbc.paper.claims.gains import CONTROLS, VARIANTS, contest, margins
+from fedbc.paper.claims.gains import CONTROLS, ROOT, VARIANTS, contest, margins
 from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, RIVALS, Judge, Verdict, means, spread
 from fedbc.paper.methods import METHODS
 from fedbc.paper.tables import Found
@@ -38,6 +38,11 @@ def _best_everywhere(claim: str, see: tuple[str, ...], wins: dict[str, dict[str,
         parts.append(
             f"Against the controls with uniform weights it is ahead in {better} of {len(against)} settings, by "
             f"{np.mean(list(against.values())):+z.1f} points in the mean."
+        )
+    root = np.array([m["fedbc"] - m[ROOT] for m in known.values() if ROOT in m])
+    if len(root):
+        parts.append(
+            f"Against FedAvg with weights √n_i: {(root > 0).sum()} of {len(root)}, {root.mean():+z.1f} points."
         )
     return Verdict(claim, verdict, " ".join(parts), see)
 
@@ -105,7 +110,7 @@ def weights_or_duals(found: Found) -> Verdict:
     rows = [m for m in (margins(found, name, **setting) for name, setting in places) if m is not None]
     if not rows:
         return Verdict(claim, NOT_RUN, "The controls were not run.", see)
-    gain, uniform, best, _ = np.array(rows).T
+    gain, uniform, best = np.array([(m.over_fedavg, m.by_weights, m.over_controls) for m in rows]).T
     text = (
         f"Over {len(rows)} settings of the synthetic data FedBC gains {spread(gain)} on FedAvg weighted by size. "
         f"FedAvg with uniform weights gains {spread(uniform)}. Over the better of the two uniform controls FedBC is "

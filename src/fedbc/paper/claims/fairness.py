@@ -100,6 +100,7 @@ def coefficients_on_images(found: Found) -> Verdict:
 def _converging(claim: str, lines: dict[str, Line | None], see: tuple[str, ...]) -> Verdict:
     """Whether the largest device's coefficient comes near the smallest's, and nearer than by size."""
     ratios: dict[str, tuple[float, float, float]] = {}
+    powers: list[float] = []
     for where, line in lines.items():
         if line is not None:
             c = {k: np.array(v) for k, v in line["coefficients"].items() if "accuracy" not in k}
@@ -108,6 +109,8 @@ def _converging(claim: str, lines: dict[str, Line | None], see: tuple[str, ...])
                 float(np.mean(c["max"][s]) / np.mean(c["min"][s])) for s in (slice(0, third), slice(-third, None))
             )
             ratios[where] = (early, late, float(np.mean(c["max_by_size"]) / np.mean(c["min_by_size"])))
+            if "multipliers" in line:
+                powers.append(_power(np.array(line["sizes"]), np.array(line["multipliers"])))
     if not ratios:
         return Verdict(claim, NOT_RUN, "Not run.", see)
     text = "Largest device's mean coefficient over the smallest's, first third of the rounds, last third, and by size: "
@@ -116,7 +119,18 @@ def _converging(claim: str, lines: dict[str, Line | None], see: tuple[str, ...])
     met = all(abs(np.log(b)) < np.log(1.5) for _, b, _ in ratios.values())
     if not met:
         text += " They come much nearer than weights by size, but do not meet." if nearer else " They stay apart."
+    if powers:
+        listed = ", ".join(f"{p:.1f}" for p in powers)
+        text += f" At the end lambda_i grows as n_i^k, k = {listed} (0: uniform weights, 1: by size)."
+        if np.mean(powers) > 0.4:
+            text += " A device with more local steps drifts further, and lambda adds up the drift."
     return Verdict(claim, CONFIRMED if met and nearer else PARTLY if nearer else NOT, text, see)
+
+
+def _power(sizes: np.ndarray, multipliers: np.ndarray) -> float:
+    """k of lambda_i ~ n_i^k, by least squares over the devices that have a multiplier."""
+    known = multipliers > 0
+    return float(np.polyfit(np.log(sizes[known]), np.log(multipliers[known]), 1)[0])
 
 
 def multipliers_settle(found: Found) -> Verdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,13 +14,14 @@ from fedbc.paper.tables import Found
 
 VARIANTS = ("qfedavg-reference", "scaffold-reference")
 CONTROLS = ("fedavg-uniform", "fedprox-uniform")
+ROOT = "fedavg-root"
 
 
 def contest(found: Found, experiment: str, **setting: Any) -> dict[str, float]:
     """The methods' means in a setting where FedBC and all rivals were run; of a method that diverged there is none."""
     if not all(found.lines(experiment, key, **setting) for key in ("fedbc", *RIVALS)):
         return {}
-    return means(found, experiment, ("fedbc", *RIVALS, *VARIANTS, *CONTROLS), **setting)
+    return means(found, experiment, ("fedbc", *RIVALS, *VARIANTS, *CONTROLS, ROOT), **setting)
 
 
 class Margins(NamedTuple):
@@ -33,6 +35,8 @@ class Margins(NamedTuple):
     """FedBC less the better of the two controls with uniform weights"""
     over_rivals: float
     """FedBC less the best of the paper's other methods, variants counted"""
+    over_root: float
+    """FedBC less FedAvg with weights √n_i; not a number where that was not run"""
 
 
 def margins(found: Found, experiment: str, **setting: Any) -> Margins | None:
@@ -45,6 +49,7 @@ def margins(found: Found, experiment: str, **setting: Any) -> Margins | None:
         m["fedavg-uniform"] - m["fedavg"],
         m["fedbc"] - max(m[k] for k in CONTROLS),
         m["fedbc"] - max(v for k, v in m.items() if k in (*RIVALS, *VARIANTS)),
+        m["fedbc"] - m.get(ROOT, math.nan),
     )
 
 
@@ -72,8 +77,9 @@ class Gain:
     margins: tuple[Margins, ...]
 
     def column(self, name: str) -> np.ndarray:
-        """One kind of margin over the settings."""
-        return np.array([getattr(m, name) for m in self.margins])
+        """One kind of margin over the settings where it is known."""
+        values = np.array([getattr(m, name) for m in self.margins])
+        return values[~np.isnan(values)]
 
 
 def summary(found: Found) -> list[Gain]:
