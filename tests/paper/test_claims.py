@@ -354,13 +354,19 @@ def test_reference_levels(reference, verdict):
 def test_more_rounds(last, best, verdict):
     """The paper has 47.4 % for FedAvg here."""
     found = Given()
-    curve = {"round": [90, 150, 200, 290], "global_accuracy": [0.36, best / 100, 0.38, last / 100]}
+    curve = {"round": [90, 150, 200, 300], "global_accuracy": [0.36, best / 100, 0.38, last / 100]}
     found.add("cifar10-rounds", "fedavg", SKEWED, more={"curves": curve})
     judged = origins.more_rounds(found)
     assert judged.verdict == verdict
     assert f"36.0, 36.0 by round 100; 38.0, {best:.1f} by round 200; {last:.1f}, {best:.1f} by" in judged.evidence
     assert ("and the best of them" in judged.evidence) == (verdict == PARTLY)
     assert origins.more_rounds(Given()).verdict == NOT_RUN
+
+
+def test_more_rounds_than_there_were():
+    found = Given()
+    found.add("cifar10-rounds", "fedavg", SKEWED, more={"curves": {"round": [1, 2], "global_accuracy": [0.1, 0.2]}})
+    assert origins.more_rounds(found).verdict == NOT_RUN
 
 
 def test_the_reference_protocol_has_its_own_variants():

@@ -120,7 +120,7 @@ def more_rounds(found: Found) -> Verdict:
     for key in ("fedavg", "fedbc"):
         line = found.first("cifar10-rounds", key)
         paper = printed_cell("cifar10_global_e1", METHODS[key].printed or "", {"classes": 1, "exponent": 1.2})
-        if line is None or paper is None:
+        if line is None or paper is None or line["curves"]["round"][-1] < MORE_ROUNDS:
             continue
         rounds, accuracy = np.array(line["curves"]["round"]), 100 * np.array(line["curves"]["global_accuracy"])
         marks = range(100, MORE_ROUNDS + 1, 100)
