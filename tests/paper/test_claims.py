@@ -94,8 +94,8 @@ def test_more_devices():
 
 
 def test_how_much_is_the_weights():
-    def found(uniform, multiplier):
-        given = by_epochs(fedavg=83, fedavg_uniform=uniform, fedprox_uniform=uniform)
+    def found(uniform, multiplier, **root):
+        given = by_epochs(fedavg=83, fedavg_uniform=uniform, fedprox_uniform=uniform, **root)
         more = {"multipliers": [multiplier], "tolerances": [0.1], "spec": {"algorithm": {"lr": 0.01}}}
         for epochs in EPOCHS:
             given.add("synthetic", "fedbc", {"epochs": epochs}, global_accuracy=0.87, more=more)
@@ -104,6 +104,9 @@ def test_how_much_is_the_weights():
     own = accuracy.weights_or_duals(found(83.5, 1.0))
     assert own.verdict == CONFIRMED
     assert "uniform weights alone gain +0.5 of FedBC's +4.0 points" in own.evidence
+    between = accuracy.weights_or_duals(found(83.5, 1.0, fedavg_root=86.5))
+    assert between.verdict == PARTLY  # weights between uniform and by size have most of it
+    assert "weights √n_i gain +3.5; over these FedBC is ahead by +0.5 points (+0.5 to +0.5)." in between.evidence
     weights = accuracy.weights_or_duals(found(86.5, 1.0))
     assert weights.verdict == PARTLY  # most of the gain is the weights
     off = accuracy.weights_or_duals(found(83.5, 0.001))

@@ -117,12 +117,19 @@ def weights_or_duals(found: Found) -> Verdict:
         f"ahead by {spread(best)}, in {(best > 0).sum()} of {len(rows)} settings."
     )
     # Medians: on a draw where one device holds nearly everything, uniform weights fail by far.
-    usual, usual_uniform = float(np.median(gain)), float(np.median(uniform))
-    text += f" In the median setting uniform weights alone gain {usual_uniform:+z.1f} of FedBC's {usual:+z.1f} points."
+    usual, by_weights = float(np.median(gain)), float(np.median(uniform))
+    text += f" In the median setting uniform weights alone gain {by_weights:+z.1f} of FedBC's {usual:+z.1f} points"
+    root = np.array([m.over_root for m in rows])
+    if np.isnan(root).any():
+        text += "."
+    else:
+        by_root = float(np.median(gain - root))
+        text += f", weights √n_i gain {by_root:+z.1f}; over these FedBC is ahead by {spread(root)}."
+        by_weights = max(by_weights, by_root)
     acts, constraint = _constraint(found)
     text += constraint
     own = best.mean() > 0.3 and (best > 0).mean() > 0.5
-    mostly_own = own and usual_uniform < 0.5 * usual
+    mostly_own = own and by_weights < 0.5 * usual
     verdict = CONFIRMED if mostly_own and acts else PARTLY if own or best.mean() > 0 else NOT
     return Verdict(claim, verdict, text, see)
 
