@@ -143,7 +143,7 @@ BAD = [
     (["run", "--tolerance", "0.1,0.2"], "tolerance has 2 values", "30 devices"),
     (["run", "--start", "here"], "start='here' is unknown", "global, local"),
     (["run", "--lambda-min", "2", "--lambda-max", "1"], "lambda_max=1.0 is not accepted", ">= 2"),
-    (["run", "fedavg", "--weights", "equal"], "weights='equal' is unknown", "examples, uniform"),
+    (["run", "fedavg", "--weights", "equal"], "weights='equal' is unknown", "examples, root, uniform"),
     (["run", "fedavg", "--mu", "1"], "--mu=1 does not apply to algorithm fedavg", "fedprox"),
     (["run", "--sample", "31"], "sample=31 is not accepted", "from 1 to 30"),
     (["run", "--sample", "0"], "sample=0 is not accepted", ">= 1"),
