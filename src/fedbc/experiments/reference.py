@@ -1,4 +1,4 @@
-"""What most likely produced the paper's tables: the slips of the code of 2022, apart from the methods themselves.
+"""What the paper's public code of 2022 does: its slips, apart from the methods themselves.
 
 Each class departs from its correct method in the ways its docstring lists, and in no other; a specification names it
 `reference-...`. Two more slips need no class. One optimiser with momentum 0.5 stepped lambda and gamma of *all*
