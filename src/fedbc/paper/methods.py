@@ -1,7 +1,7 @@
 """The methods of the paper's tables, with the grids of its appendix, the controls that it lacks, and both protocols.
 
-`paper` is the method as its authors define it, with sound evaluation; `reference` is what the paper's public
-code of 2022 does (`fedbc.experiments.reference`). A method's hyper-parameters are chosen once, under the paper protocol.
+`paper` is the method as its authors define it, with sound evaluation; `reference` is what the paper's public code of
+2022 does (`fedbc.experiments.reference`). A method's hyper-parameters are chosen once, under the paper protocol.
 """
 
 from __future__ import annotations
