@@ -13,7 +13,7 @@ from fedbc import storage
 from fedbc.paper import drawing, tables
 from fedbc.paper.catalogue import DRAWS, EXPERIMENTS, SEEDS
 from fedbc.paper.claims import judge_all
-from fedbc.paper.claims.gains import summary
+from fedbc.paper.claims.gains import COLUMNS, summary
 from fedbc.paper.claims.verdict import VERDICTS, Verdict, spread
 from fedbc.paper.gallery import FIGURES
 from fedbc.paper.methods import METHODS
@@ -83,7 +83,7 @@ class Report:
             "tables": self.tables,
             "verdicts": self.verdicts,
             "counts": {name: sum(v.verdict == name for v in self.verdicts) for name in VERDICTS},
-            "gains": summary(self.found),
+            "gains": {"columns": COLUMNS, "rows": summary(self.found)},
             "spread": spread,
             "figures": FIGURES,
             "partitions": tables.partition_rows(self.found),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedbc.paper.catalogue import CLASSES, EPOCHS, EXPONENTS
-from fedbc.paper.claims.gains import CONTROLS, ROOT, VARIANTS, contest, margins
+from fedbc.paper.claims.gains import CONTROLS, OTHER_DRAWS, PAPERS_DRAW, ROOT, VARIANTS, contest, gain
 from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, RIVALS, Judge, Verdict, means, spread
 from fedbc.paper.methods import METHODS
 from fedbc.paper.tables import Found
@@ -106,24 +106,23 @@ def weights_or_duals(found: Found) -> Verdict:
     """How much of the gain is the primal-dual method, how much is not weighting by size."""
     claim = "FedBC's gain is credited to gamma > 0 (and not merely to not weighting devices by size)."
     see = ("controls", "dual-rates", "coefficients", "synthetic-global")
-    places = [("synthetic", {"epochs": e}) for e in EPOCHS] + [("synthetic-draws", {"draw": d}) for d in (2, 3, 4, 5)]
-    rows = [m for m in (margins(found, name, **setting) for name, setting in places) if m is not None]
+    rows = [m for where in (PAPERS_DRAW, OTHER_DRAWS) for m in gain(found, where).margins]
     if not rows:
         return Verdict(claim, NOT_RUN, "The controls were not run.", see)
-    gain, uniform, best = np.array([(m.over_fedavg, m.by_weights, m.over_controls) for m in rows]).T
+    gained, uniform, best = np.array([(m.over_fedavg, m.by_weights, m.over_controls) for m in rows]).T
     text = (
-        f"Over {len(rows)} settings of the synthetic data FedBC gains {spread(gain)} on FedAvg weighted by size. "
+        f"Over {len(rows)} settings of the synthetic data FedBC gains {spread(gained)} on FedAvg weighted by size. "
         f"FedAvg with uniform weights gains {spread(uniform)}. Over the better of the two uniform controls FedBC is "
         f"ahead by {spread(best)}, in {(best > 0).sum()} of {len(rows)} settings."
     )
     # Medians: on a draw where one device holds nearly everything, uniform weights fail by far.
-    usual, by_weights = float(np.median(gain)), float(np.median(uniform))
+    usual, by_weights = float(np.median(gained)), float(np.median(uniform))
     text += f" In the median setting uniform weights alone gain {by_weights:+z.1f} of FedBC's {usual:+z.1f} points"
     root = np.array([m.over_root for m in rows])
     if np.isnan(root).any():
         text += "."
     else:
-        by_root = float(np.median(gain - root))
+        by_root = float(np.median(gained - root))
         text += f", weights √n_i gain {by_root:+z.1f}; over these FedBC is ahead by {spread(root)}."
         by_weights = max(by_weights, by_root)
     acts, constraint = _constraint(found)
@@ -177,12 +176,9 @@ def lowest_loss(found: Found) -> Verdict:
         + ", ".join(f"{row['fedbc']:.3f}" for row in known.values())
         + "."
     ]
-    controls = {
-        e: min(row[k] for k in CONTROLS) - row["fedbc"] for e, row in known.items() if set(CONTROLS) <= set(row)
-    }
-    if controls:
-        lower = sum(margin > 0 for margin in controls.values())
-        parts.append(f"It is below FedAvg and FedProx with uniform weights for {lower} of {len(controls)} E.")
+    below = [row["fedbc"] < min(row[k] for k in CONTROLS) for row in known.values() if set(CONTROLS) <= set(row)]
+    if below:
+        parts.append(f"It is below FedAvg and FedProx with uniform weights for {sum(below)} of {len(below)} E.")
     blown = {k: [e for e in (25, 50) if _blows_up(found, k, e)] for k in ("scaffold", "scaffold-reference")}
     if blown["scaffold"]:
         parts.append(f"SCAFFOLD's loss rises again for E = {', '.join(map(str, blown['scaffold']))}.")

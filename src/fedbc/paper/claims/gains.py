@@ -54,9 +54,10 @@ def margins(found: Found, experiment: str, **setting: Any) -> Margins | None:
 
 
 _IMAGES: tuple[Setting, ...] = tuple({"classes": c, "exponent": e} for c in CLASSES for e in EXPONENTS)
+PAPERS_DRAW, OTHER_DRAWS = "Synthetic data, E = 1 to 50", "Synthetic data, draws 2 to 5"
 PLACES: dict[str, tuple[str, tuple[Setting, ...]]] = {
-    "Synthetic data, E = 1 to 50": ("synthetic", tuple({"epochs": e} for e in EPOCHS)),
-    "Synthetic data, draws 2 to 5": ("synthetic-draws", tuple({"draw": d} for d in DRAWS[1:])),
+    PAPERS_DRAW: ("synthetic", tuple({"epochs": e} for e in EPOCHS)),
+    OTHER_DRAWS: ("synthetic-draws", tuple({"draw": d} for d in DRAWS[1:])),
     "Synthetic data, 70 and 100 devices": ("synthetic-devices", tuple({"devices": d} for d in (70, 100))),
     "MNIST, E = 1": ("mnist-e1", _IMAGES),
     "MNIST, E = 5": ("mnist-e5", _IMAGES),
@@ -65,6 +66,14 @@ PLACES: dict[str, tuple[str, tuple[Setting, ...]]] = {
     "Shakespeare, E = 1 and 5": ("shakespeare", tuple({"epochs": e} for e in (1, 5))),
 }
 """The rows of the table: an experiment and its settings."""
+COLUMNS = {
+    "over_fedavg": "FedBC over FedAvg by size",
+    "by_weights": "FedAvg, uniform, over FedAvg by size",
+    "over_controls": "FedBC over the better of FedAvg and FedProx, uniform",
+    "over_root": "FedBC over FedAvg, √n_i",
+    "over_rivals": "FedBC over the best other method of the paper",
+}
+"""Its columns: a field of `Margins` and its heading."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +91,13 @@ class Gain:
         return values[~np.isnan(values)]
 
 
+def gain(found: Found, where: str) -> Gain:
+    """A row of the table, as far as it was run."""
+    experiment, settings = PLACES[where]
+    known = (margins(found, experiment, **s) for s in settings)
+    return Gain(where, len(settings), tuple(m for m in known if m is not None))
+
+
 def summary(found: Found) -> list[Gain]:
     """Every data set's gains."""
-    rows = []
-    for where, (experiment, settings) in PLACES.items():
-        known = (margins(found, experiment, **s) for s in settings)
-        rows.append(Gain(where, len(settings), tuple(m for m in known if m is not None)))
-    return rows
+    return [gain(found, where) for where in PLACES]
