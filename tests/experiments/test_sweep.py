@@ -111,12 +111,47 @@ def test_a_worker_that_is_killed_costs_its_run_only(tmp_path):
     victim = worker_of(process.pid)
     time.sleep(1)
     os.kill(victim, signal.SIGKILL)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors
+    out, errors = process.communicate(timeout=300)
+    assert process.returncode == 1, errors
+    assert "1 runs done, 1 failed" in out
+    assert "1 of 2 runs failed" in errors.splitlines()[-1]
     lines = sweep.read_results(tmp_path / "grid.jsonl")
     results = {r["spec"]["run"]["rounds"]: r for r in lines.values()}
     assert results[4000]["error"] == "the process died (exit -9)"
     assert results[2]["summary"]["rounds"] == 2
+
+
+def test_what_failed_is_tried_again_but_a_divergence_is_a_result(tmp_path, monkeypatch):
+    specs = sweep.read_sweep(written(tmp_path, FILE))
+    path = tmp_path / "r.jsonl"
+    errors = ["MemoryError: no room", "Diverged: in round 1", "InputError: sample=99"]
+    for spec, error in zip(specs, errors, strict=False):
+        sweep.append_line(path, {"hash": sweep.fingerprint(spec), "spec": spec.to_dict(), "error": error})
+
+    def carry_out_all(todo, **rest):
+        for spec in todo:
+            yield {"hash": sweep.fingerprint(spec), "spec": spec.to_dict(), "summary": {"rounds": 2}}
+
+    monkeypatch.setattr(sweep, "carry_out_all", carry_out_all)
+    ran = []
+    sweep.run_sweep(specs[:3], path, on_line=ran.append)
+    assert [line["hash"] for line in ran] == [sweep.fingerprint(specs[i]) for i in (0, 2)]
+    texts = path.read_text().splitlines()
+    assert len(texts) == 3, "what failed gives way to what was run"
+    assert sweep.read_results(path)[sweep.fingerprint(specs[1])]["error"] == "Diverged: in round 1"
+    sweep.raise_if_failed(list(sweep.read_results(path).values()), path, "runs")
+
+
+def test_missing_data_are_one_error_and_no_results(tmp_path, monkeypatch):
+    specs = sweep.read_sweep(written(tmp_path, FILE))
+
+    def missing(self, part):
+        raise fedbc.InputError(f"{part} is missing")
+
+    monkeypatch.setattr(RunSpec, "build_part", missing)
+    with pytest.raises(fedbc.InputError, match="data is missing"):
+        sweep.run_sweep(specs, tmp_path / "r.jsonl")
+    assert not (tmp_path / "r.jsonl").exists()
 
 
 def worker_of(parent):

@@ -308,7 +308,18 @@ def test_personal_methods_lose():
     assert half.verdict == CONFIRMED
     assert "Per-FedAvg -9.0 points" in half.evidence
     assert "pFedMe not run" in half.evidence
+    assert "chance" not in half.evidence
     assert judged().verdict == NOT_RUN
+
+
+def test_a_personal_method_that_did_not_learn_is_named():
+    found = Given().accuracies("cifar10-e5", SKEWED, fedavg=40, fedprox=39, fedbc=42, perfedavg=10.2, pfedme=10.1)
+    reference = {"fedavg": 40, "fedprox": 41, "fedbc_reference": 42, "perfedavg_reference": 38.5}
+    found.accuracies("cifar10-e5-reference", SKEWED, **reference)
+    evidence = accuracy.personal_methods_lose(found).evidence
+    assert "Per-FedAvg's z stays at chance with the paper's rates, which are not tuned." in evidence
+    assert "pFedMe's z stays at chance." in evidence
+    assert "Under the reference protocol: Per-FedAvg, reference -1.5 points" in evidence
 
 
 def test_coefficients_on_images():

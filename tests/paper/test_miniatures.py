@@ -201,8 +201,8 @@ def test_divergence_is_a_result_and_a_crash_is_not(tmp_path, monkeypatch):
     spec = RunSpec({"name": "fedavg", "lr": 1e30}, {"name": "synthetic", "devices": 4}, run={"rounds": 3})
     line = measure.carry_out(storage.to_json(spec.to_dict()))
     assert line["diverged"] >= 1
-    assert runner._counts(line)
-    assert not runner._counts({"hash": "x", "error": "the process died (exit -9)"})
+    assert runner.counts(line)
+    assert not runner.counts({"hash": "x", "error": "the process died (exit -9)"})
 
 
 def test_results_outlive_a_new_argument(tmp_path):

@@ -40,7 +40,7 @@ def sweep_command(
     wandb: bool,
     wandb_project: str | None,
 ) -> None:
-    """Run the specifications of FILE (TOML); what the results file holds already is not run again.
+    """Run the specifications of FILE (TOML); what the results file holds already is not run again, but for failures.
 
     \b
     [run]
@@ -69,9 +69,11 @@ def sweep_command(
             sweep.run_sweep(specs, results, workers=workers, ray=ray, on_line=on_line, how=how)
         except KeyboardInterrupt:
             raise Stopped(f"stopped; what is done is in {results}, the same command goes on") from None
+    found = sweep.read_results(results)
+    lines = [found[h] for h in hashes]
     if not quiet:
-        lines = sweep.read_results(results)
-        _show([lines[h] for h in hashes], best, results)
+        _show(lines, best, results)
+    sweep.raise_if_failed(lines, results, "runs")
 
 
 def _show(lines: list[dict[str, Any]], best: int, results: Path) -> None:

@@ -13,7 +13,8 @@ of [[sweep]] tables, each of which overlays them and may have a grid:
     "run.seed" = [0, 1, 2]
 
 Results go to one file, a line of JSON a run: the specification and its hash, the summary or the error, versions and
-wall time. A run whose hash is there is not run again, so a sweep that was stopped goes on where it was.
+wall time. A run whose result is there is not run again, so a sweep that was stopped goes on where it was. A divergence
+is a result; what failed for another reason is tried again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbc import progress, runtime, storage
-from fedbc.errors import FedBCError, InputError, unknown
+from fedbc.errors import FedBCError, InputError, RunsFailed, unknown
 from fedbc.experiments.spec import PARTS, RunSpec, read_toml
 from fedbc.experiments.workers import CarryOut, Line, on_processes, on_ray, tell_round
 from fedbc.trackers import Tracker
@@ -97,6 +98,11 @@ def read_results(path: Path) -> dict[str, Line]:
     return lines
 
 
+def counts(line: Line) -> bool:
+    """A result, or a divergence, which is one; what failed for another reason is run again."""
+    return "summary" in line or str(line.get("error", "")).startswith("Diverged")
+
+
 def forget(path: Path, hashes: set[str]) -> None:
     """Take runs out of a results file, so that they are run again."""
     kept = [json.dumps(line) for h, line in read_results(path).items() if h not in hashes]
@@ -154,14 +160,29 @@ def run_sweep(
 
     Only one process at a time may do so. For `name` and `done`, see `carry_out_all`.
     """
+    if ray is None:  # a cluster's machines have data of their own
+        _need_data(_missing(specs, read_results(results)))
     with storage.written_by_us(results):
         known = read_results(results)
-        todo = [s for s in specs if fingerprint(s) not in known]
+        todo = _missing(specs, known)
+        failed = {fingerprint(s) for s in todo} & known.keys()
+        if failed:
+            forget(results, failed)
         done += len(specs) - len(todo)
         for line in carry_out_all(todo, workers=workers, ray=ray, how=how, name=name, done=done):
             append_line(results, line)
             if on_line is not None:
                 on_line(line)
+
+
+def _missing(specs: list[RunSpec], known: Mapping[str, Line]) -> list[RunSpec]:
+    return [s for s in specs if (h := fingerprint(s)) not in known or not counts(known[h])]
+
+
+def _need_data(specs: list[RunSpec]) -> None:
+    """Data that must be downloaded, or are missing, concern no single run."""
+    for spec in {s.data["name"]: s for s in reversed(specs)}.values():
+        spec.build_part("data")
 
 
 def carry_out_all(
@@ -192,6 +213,17 @@ def carry_out_all(
 def _failed(text: str, error: str) -> Line:
     spec = RunSpec.from_dict(json.loads(text))
     return {"hash": fingerprint(spec), "spec": spec.to_dict(), "error": error}
+
+
+def raise_if_failed(lines: list[Line], results: Path, name: str) -> None:
+    """RunsFailed if some of the lines are neither results nor divergences."""
+    failed = [line for line in lines if not counts(line)]
+    if failed:
+        last = failed[-1]
+        raise RunsFailed(
+            f"{len(failed)} of {len(lines)} {name} failed, the last one by {last['hash']}: {last['error']}; the "
+            f"others are in {results}, and the same command tries these again"
+        )
 
 
 def labels(specs: list[RunSpec]) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedbc.experiments.plots import COLOURS
 from fedbc.experiments.workers import Line
-from fedbc.paper.catalogue import CLASSES, DRAWS, EPOCHS, EXPERIMENTS, EXPONENTS, TOLERANCES
+from fedbc.paper.catalogue import CLASSES, DRAWS, EPOCHS, EXPERIMENTS, EXPONENTS, TOLERANCES, WITH_MORE_ROUNDS, heading
 from fedbc.paper.drawing import (
     BLUE,
     GREEN,
@@ -235,14 +235,14 @@ def cifar_rounds(found: Found) -> Picture | None:
     lines = {k: found.first("cifar10-rounds", k) for k in ("fedavg", "fedbc")}
     if not any(lines.values()):
         return None
-    picture, (axes,) = panels(["CIFAR-10, C = 1, exponent 1.2, E = 1"], 6.5, 3.2)
+    picture, (axes,) = panels([f"CIFAR-10, {heading(WITH_MORE_ROUNDS)}"], 6.5, 3.2)
     for key, line in lines.items():
         if line is not None:
             curves, label = line["curves"], METHODS[key].label
             accuracy = [100 * v for v in curves["global_accuracy"]]
             axes.plot(curves["round"], accuracy, color=COLOUR[key], alpha=0.3, linewidth=0.8)
             axes.plot(curves["round"], smooth(accuracy, 9), color=COLOUR[key], linewidth=1.5, label=label)
-            paper = printed_cell("cifar10_global_e1", METHODS[key].printed or "", {"classes": 1, "exponent": 1.2})
+            paper = printed_cell("cifar10_global_e1", METHODS[key].printed or "", WITH_MORE_ROUNDS)
             if paper is not None:
                 axes.axhline(paper["mean"], color=COLOUR[key], linestyle="--", linewidth=1, label=f"{label}, the paper")
     axes.set_xlabel("round")

@@ -49,7 +49,7 @@ class Report:
 
     @property
     def computed(self) -> dict[str, Any]:
-        """How many runs the report rests on, their core hours, and the software that computed them."""
+        """How many runs the report rests on, their workers' hours, and the software that computed them."""
         lines = list(self.found.store.lines.values())
         hours = sum(line["seconds"] + line.get("seconds_before", 0) for line in lines) / 3600
         software = sorted({f"{n} {v}" for line in lines for n, v in line["versions"].items() if n != "platform"})

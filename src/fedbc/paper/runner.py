@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedbc import runtime
-from fedbc.errors import RunsFailed
 from fedbc.experiments.spec import RunSpec
-from fedbc.experiments.sweep import fingerprint, forget, read_results, run_sweep
+from fedbc.experiments.sweep import counts, fingerprint, raise_if_failed, read_results, run_sweep
 from fedbc.experiments.workers import Line
 from fedbc.paper import measure
 from fedbc.paper.catalogue import EXPERIMENTS, Choices, Experiment, Run
@@ -31,7 +30,7 @@ class Store:
         self.lines: dict[str, Line] = {}
         files = [f"{name}.jsonl" for name in EXPERIMENTS] + [f"tuning/{name}.jsonl" for name in TUNINGS]
         for file in (folder / name for name in files):
-            self.lines |= {_key(line): line for line in read_results(file).values() if _counts(line)}
+            self.lines |= {_key(line): line for line in read_results(file).values() if counts(line)}
         self.choices: Choices = read_choices(folder / "chosen")
 
     def line(self, run: Run) -> Line | None:
@@ -42,11 +41,6 @@ class Store:
 def _key(line: Line) -> str:
     """The hash of a line's specification as of now: an argument that has been added since counts with its default."""
     return fingerprint(RunSpec.from_dict(line["spec"]))
-
-
-def _counts(line: Line) -> bool:
-    """A result, or a divergence, which is one; what failed for another reason is run again."""
-    return "summary" in line or "diverged" in line
 
 
 @dataclass(frozen=True)
@@ -97,32 +91,22 @@ class Runner:
 
     def _sweep(self, name: str, file: str, specs: list[RunSpec], say: Say) -> None:
         todo = [s for s in specs if fingerprint(s) not in self.store.lines]
-        errors: list[str] = []
-        if todo and self.ray is None:
-            todo[0].build_part("data")  # data that must be downloaded, or are missing, concern no single run
+        lines: list[Line] = []
 
         def on_line(line: Line) -> None:
-            if _counts(line):
+            lines.append(line)
+            if counts(line):
                 self.store.lines[line["hash"]] = line
             else:
-                errors.append(f"{line['hash']}: {line['error']}")
-                say(errors[-1])
+                say(f"{line['hash']}: {line['error']}")
 
         # On a cluster the workers do not share this folder.
         unfinished = None if self.ray is not None else str(self.store.folder / ".unfinished")
         how = functools.partial(measure.carry_out, unfinished=unfinished)
         path = self.store.folder / file
-        failed = [s for s in todo if fingerprint(s) in read_results(path)]
-        if failed:
-            forget(path, {fingerprint(s) for s in failed})
         done = len(specs) - len(todo)
         run_sweep(todo, path, workers=self.workers, ray=self.ray, on_line=on_line, how=how, name=name, done=done)
-        if errors:
-            # Also so that tuning does not ask for the same runs for ever.
-            raise RunsFailed(
-                f"{len(errors)} of {len(todo)} runs of {name} failed, the last one by {errors[-1]}; the others are in "
-                f"{path}, and the same command tries these again"
-            )
+        raise_if_failed(lines, path, f"runs of {name}")  # also so that tuning does not ask for them for ever
 
     def status(self, names: Iterable[str] = EXPERIMENTS, *, full: bool = False) -> list[Status]:
         """Experiments with their tuning groups before them, each once."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedbc.experiments.workers import Line
-from fedbc.paper.catalogue import CLASSES, DRAWS, EPOCHS, EXPERIMENTS, EXPONENTS, Run, Setting
+from fedbc.paper.catalogue import CLASSES, DRAWS, EPOCHS, EXPERIMENTS, EXPONENTS, Run, Setting, heading
 from fedbc.paper.methods import METHODS
 from fedbc.paper.runner import Store
 from fedbc.paper.studies import STUDIES
@@ -152,14 +152,14 @@ class Plan:
     def build(self, found: Found) -> Table:
         """The table from what has been run."""
         rows = tuple(self._row(found, group, line) for group in self.groups for line in self.lines)
-        columns = tuple(_heading(c) for c in self.columns)
+        columns = tuple(heading(c) for c in self.columns)
         return Table(self.name, self.title, columns, rows, self.unit, self.notes)
 
     def _row(self, found: Found, group: Setting, line: RowPlan) -> Row:
         method = METHODS[line.method]
         cells = tuple(self._cell(found, {**group, **column}, line) for column in self.columns)
         protocol = "reference" if "reference" in f"{line.experiment} {line.method}" else "paper"
-        return Row(_heading(group), line.label, protocol, cells, method.note, line.printed is None)
+        return Row(heading(group), line.label, protocol, cells, method.note, line.printed is None)
 
     def _cell(self, found: Found, setting: dict[str, Any], line: RowPlan) -> Cell:
         values = [self.factor * v for v in found.values(line.experiment, line.method, line.column, **setting)]
@@ -181,11 +181,6 @@ def printed_cell(source: str, name: str, setting: dict[str, Any]) -> dict[str, A
         if row["algorithm"] == name and all(row.get(k, v) == v for k, v in setting.items()):
             return row
     return None
-
-
-def _heading(setting: Setting) -> str:
-    names = {"epochs": "E", "classes": "C", "exponent": "exponent", "cap": "cap"}
-    return ", ".join(f"{names.get(k, k)} = {v}" for k, v in setting.items())
 
 
 def _lines(experiments: Iterable[str]) -> tuple[RowPlan, ...]:

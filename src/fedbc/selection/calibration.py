@@ -110,9 +110,6 @@ class Calibration:
     def run(self, results: Path, *, workers: int | None, ray: str | None, on_line: Report) -> dict[str, Line]:
         """Run what is missing; the lines by the hash of their specification."""
         go = functools.partial(sweep.run_sweep, results=results, workers=workers, ray=ray, on_line=on_line, how=HOW)
-        again = {h for h, line in sweep.read_results(results).items() if not counts(line)}
-        if again:
-            sweep.forget(results, again)
         if self.tolerances is None:
             go([self.probe(start) for start in self.starts])
         go(self.specs(sweep.read_results(results)))
@@ -138,11 +135,6 @@ def drift_scale(result: Any) -> dict[str, Any]:
 
 
 HOW = functools.partial(sweep.carry_out, keep=drift_scale)
-
-
-def counts(line: Line) -> bool:
-    """A result, or a divergence, which is one; what failed for another reason is run again."""
-    return "summary" in line or str(line.get("error", "")).startswith("Diverged")
 
 
 def tolerance_grid(drift: tuple[float, float], points: int) -> list[float]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbc.paper.catalogue import CLASSES, EPOCHS, EXPONENTS, MORE_ROUNDS
+from fedbc.paper.catalogue import CLASSES, EPOCHS, EXPONENTS, MORE_ROUNDS, WITH_MORE_ROUNDS
 from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, RIVALS, Verdict, means
 from fedbc.paper.methods import METHODS
 from fedbc.paper.tables import Found, printed_cell
@@ -119,7 +119,7 @@ def more_rounds(found: Found) -> Verdict:
     parts, reached = [], []
     for key in ("fedavg", "fedbc"):
         line = found.first("cifar10-rounds", key)
-        paper = printed_cell("cifar10_global_e1", METHODS[key].printed or "", {"classes": 1, "exponent": 1.2})
+        paper = printed_cell("cifar10_global_e1", METHODS[key].printed or "", WITH_MORE_ROUNDS)
         if line is None or paper is None or line["curves"]["round"][-1] < MORE_ROUNDS:
             continue
         rounds, accuracy = np.array(line["curves"]["round"]), 100 * np.array(line["curves"]["global_accuracy"])
