@@ -36,6 +36,15 @@ def run_to_the_end(tuned, score):
     return results, stages
 
 
+def test_a_tuning_run_is_evaluated_a_few_times():
+    def every(group, rounds):
+        tuned = tuning.TUNINGS[group]
+        return tuned.spec(METHODS["fedavg"].candidates()[0], 100, rounds).run["evaluate_every"]
+
+    assert [every("mnist-e5", rounds) for rounds in (3, 12, 50)] == [1, 3, 5]
+    assert every("shakespeare-e1", 5) == 5, "on text an evaluation takes longer than a round"
+
+
 def test_the_best_mean_wins_and_short_runs_only_thin_the_field(tmp_path):
     def score(algorithm, run):
         value = {0.001: 0.3, 0.01: 0.8, 0.1: 0.7, 0.5: 0.9, 1.0: 0.1}[algorithm["lr"]] + algorithm.get("mu", 0) / 100

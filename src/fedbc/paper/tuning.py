@@ -39,6 +39,8 @@ class Tuning:
     near: bool
     """whether methods other than FedAvg search only next to FedAvg's rate"""
     build: Any
+    evaluations: int = 4
+    """how often a run is evaluated at least; once where that costs as much as a round"""
 
     def part(self, wanted: Iterable[str]) -> Tuning:
         """The part of the group that some methods need: their grids, and FedAvg's where others search next to it."""
@@ -48,7 +50,7 @@ class Tuning:
     def spec(self, algorithm: Arguments, seed: int, rounds: int) -> RunSpec:
         """A tuning run: only the last rounds matter, so little is measured."""
         spec = self.build(self.setting, seed, algorithm)
-        every = min(5, max(1, rounds // 4))
+        every = min(5, max(1, rounds // self.evaluations))
         kept = [w for w in spec.run.get("evaluate", ["global"]) if w in ("global", "local")]
         local = any(METHODS[k].score != "global_accuracy" and METHODS[k].matches(algorithm) for k in self.methods)
         wanted = ["global", "local"] if local else [w for w in kept if w == "global"]
@@ -170,6 +172,7 @@ TUNINGS = {
             ((5, 0.25), (20, 1.0)),
             True,
             shakespeare,
+            evaluations=1,
         ),
     )
 }
