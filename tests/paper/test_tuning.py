@@ -73,6 +73,19 @@ def test_the_best_mean_wins_and_short_runs_only_thin_the_field(tmp_path):
     assert specs[0].run["epochs"] == 5
 
 
+def test_between_equals_the_loss_decides():
+    """On text every rate is right equally often at first."""
+
+    def score(algorithm, run):
+        loss = {0.001: 4.4, 0.01: 4.3, 0.1: 3.6, 0.5: 3.2, 1.0: float("nan")}[algorithm["lr"]]
+        return {"summary": {"global_accuracy": 0.185, "global_test_loss": loss}}
+
+    plain = dataclasses.replace(TUNING, methods=("fedavg",))
+    results, stages = run_to_the_end(plain, score)
+    assert {s.algorithm["lr"] for s in stages[1]} == {0.1, 0.5}
+    assert plain.progress(METHODS["fedavg"], results)[0]["lr"] == 0.5
+
+
 def test_a_run_that_diverged_counts_as_nothing_right():
     def score(algorithm, run):
         return accuracy(0.5) if algorithm["lr"] < 0.1 else {"error": "Diverged: ...", "diverged": 3}

@@ -77,8 +77,10 @@ class Tuning:
             todo = [s for specs in zip(*runs.values(), strict=True) for s in specs if fingerprint(s) not in results]
             if todo:
                 return None, todo
-            scores = {i: _mean_score(method.score, specs, results) for i, specs in runs.items()}
-            order = sorted(scores, key=lambda i: -scores[i])
+            scores = {
+                i: (_mean_score(method.score, specs, results), -_mean_loss(specs, results)) for i, specs in runs.items()
+            }
+            order = sorted(scores, key=lambda i: scores[i], reverse=True)
             kept = max(1, math.ceil(share * len(candidates)))
             candidates = [candidates[i] for i in order[:kept]]
         return candidates[0], []
@@ -122,6 +124,12 @@ def _mean_score(column: str, specs: list[RunSpec], results: Results) -> float:
     """The mean over seeds; a run that diverged counts as nothing right."""
     scores = [results[fingerprint(s)].get("summary", {}).get(column, 0.0) for s in specs]
     return sum(0.0 if math.isnan(float(s)) else float(s) for s in scores) / len(scores)
+
+
+def _mean_loss(specs: list[RunSpec], results: Results) -> float:
+    """z's loss on the test sets; it decides where models are equally often right, as all are early on text."""
+    losses = [float(results[fingerprint(s)].get("summary", {}).get("global_test_loss", math.inf)) for s in specs]
+    return sum(math.inf if math.isnan(loss) else loss for loss in losses) / len(losses)
 
 
 _GLOBAL = (*methods.SOUND, "qfedavg-reference", "scaffold-reference")
@@ -211,6 +219,7 @@ def write_choices(folder: Path, tuning: Tuning, results: Results) -> Path:
     lines = [
         f"# Hyper-parameters of {tuning.name}, chosen from the paper's grids by the mean over the last 20 rounds",
         f"# on run seeds {', '.join(map(str, tuning.seeds))}, which are not reported. Each grid: {rungs}.",
+        "# Where accuracies are equal, the loss on the test sets decides.",
     ]
     if tuning.near:
         lines.append("# Methods other than FedAvg searched FedAvg's best rate and its neighbours in the grid.")
