@@ -293,7 +293,18 @@ def test_alike_on_text(fedbc, scaffold, verdict):
     judged = accuracy.alike_on_text(found)
     assert judged.verdict == verdict
     assert ("does not fall behind" in judged.evidence) == (scaffold == 50)
+    assert "early in training" not in judged.evidence
     assert accuracy.alike_on_text(Given()).verdict == NOT_RUN
+
+
+def test_alike_early_in_training_is_no_confirmation():
+    found = Given()
+    for epochs in (1, 5):
+        others = dict.fromkeys(("fedavg", "qfedavg", "fedprox"), 25)
+        found.accuracies("shakespeare", {"epochs": epochs}, fedbc=25.5, scaffold=15, **others)
+    judged = accuracy.alike_on_text(found)
+    assert judged.verdict == PARTLY
+    assert "are 27 points (E = 1), 25 points (E = 5) below the paper" in judged.evidence
 
 
 def test_personal_methods_lose():
