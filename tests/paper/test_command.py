@@ -33,6 +33,15 @@ def test_status_of_an_empty_folder(capsys, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("arguments", "total"), [((), 600), (("--seeds", "1"), 120), (("--settings", "2"), 80)])
+def test_status_of_a_part(capsys, tmp_path, monkeypatch, arguments, total):
+    monkeypatch.setenv("COLUMNS", "160")
+    code, out, _ = run(capsys, "status", "mnist-e1", *arguments, "--results", str(tmp_path))
+    assert code == 0
+    (row,) = (line for line in out.splitlines() if "MNIST, global accuracy" in line)
+    assert [cell.strip() for cell in row.split("│")[3:5]] == ["0", str(total)]
+
+
 def test_a_table_or_figure_stands_for_its_experiments(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     code, out, _ = run(capsys, "status", "controls", "mnist-global-e5", "--results", str(tmp_path))

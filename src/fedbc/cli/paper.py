@@ -26,6 +26,8 @@ _results = click.option(
     help="Folder of results, hyper-parameters and unfinished runs.",
 )  # fmt: skip
 _full = click.option("--full", is_flag=True, help="Also what the two-core budget leaves out.")
+_seeds = click.option("--seeds", type=click.IntRange(1), help="Only so many seeds, for a first look.")
+_settings = click.option("--settings", type=click.IntRange(1), help="Only so many settings of an experiment, likewise.")
 
 
 @click.group("paper", short_help="Reproduce the FedBC paper's tables and figures.")
@@ -54,8 +56,8 @@ def list_command() -> None:
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--all", "everything", is_flag=True, help="Every experiment, one after the other.")
 @_full
-@click.option("--seeds", type=click.IntRange(1), help="Only so many seeds, for a first look.")
-@click.option("--settings", type=click.IntRange(1), help="Only so many settings of an experiment, likewise.")
+@_seeds
+@_settings
 @click.option("--workers", type=click.IntRange(1), help="Worker processes; one a core if not given.")
 @click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster instead; `local` starts Ray on this machine.")
 @_results
@@ -94,9 +96,13 @@ def run_command(
 @paper_group.command("status")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @_full
+@_seeds
+@_settings
 @click.option("--workers", type=click.IntRange(1), help="Worker processes to estimate the time for.")
 @_results
-def status_command(names: tuple[str, ...], full: bool, workers: int | None, folder: Path) -> None:
+def status_command(
+    names: tuple[str, ...], full: bool, seeds: int | None, settings: int | None, workers: int | None, folder: Path
+) -> None:
     """Show how many runs of each experiment are done, and about how long the rest takes on this machine."""
     runner = Runner(folder, workers=workers)
     wanted = _named(names)
@@ -109,7 +115,8 @@ def status_command(names: tuple[str, ...], full: bool, workers: int | None, fold
         minutes = study.minutes * (1 - done / study.total)
         total += minutes
         table.add_row(study.name, study.title, str(done), str(study.total), duration(minutes))
-    for row in runner.status([e.name for e in wanted if isinstance(e, Experiment)], full=full):
+    experiments = [e.name for e in wanted if isinstance(e, Experiment)]
+    for row in runner.status(experiments, full=full, seeds=seeds, settings=settings):
         minutes = row.core_minutes_left / runner.workers
         total += minutes
         table.add_row(row.name, row.title, str(row.done), str(row.total), duration(minutes))

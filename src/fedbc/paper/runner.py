@@ -108,14 +108,21 @@ class Runner:
         run_sweep(todo, path, workers=self.workers, ray=self.ray, on_line=on_line, how=how, name=name, done=done)
         raise_if_failed(lines, path, f"runs of {name}")  # also so that tuning does not ask for them for ever
 
-    def status(self, names: Iterable[str] = EXPERIMENTS, *, full: bool = False) -> list[Status]:
+    def status(
+        self,
+        names: Iterable[str] = EXPERIMENTS,
+        *,
+        full: bool = False,
+        seeds: int | None = None,
+        settings: int | None = None,
+    ) -> list[Status]:
         """Experiments with their tuning groups before them, each once."""
         rows: list[Status] = []
         seen: set[str] = set()
         counted: set[object] = set()  # a run that two experiments share takes its time once
         for name in names:
             experiment = EXPERIMENTS[name]
-            runs = experiment.runs(self.store.choices, full=full)
+            runs = experiment.runs(self.store.choices, full=full, seeds=seeds, settings=settings)
             for group in groups_of(experiment, runs):
                 if group not in seen:
                     seen.add(group)
