@@ -42,7 +42,28 @@ def test_a_tuning_run_is_evaluated_a_few_times():
         return tuned.spec(METHODS["fedavg"].candidates()[0], 100, rounds).run["evaluate_every"]
 
     assert [every("mnist-e5", rounds) for rounds in (3, 12, 50)] == [1, 3, 5]
-    assert every("shakespeare-e1", 5) == 5, "on text an evaluation takes longer than a round"
+    # On text an evaluation takes longer than a round.
+    assert [every("shakespeare-e1", rounds) for rounds in (5, 40)] == [5, 10]
+
+
+def test_every_rate_may_go_on(tmp_path):
+    """Where short runs cannot judge rates, the best of each goes on."""
+
+    def score(algorithm, run):
+        early = run["rounds"] == 20
+        value = {0.001: 0.1, 0.01: 0.5, 0.1: 0.4, 0.5: 0.3, 1.0: 0.2}[algorithm["lr"]]
+        if "mu" in algorithm:  # with few rounds 0.01 is best, with many 0.1
+            value += algorithm["mu"] / 100 + (0 if early or algorithm["lr"] != 0.1 else 0.4)
+        return accuracy(value)
+
+    fair = dataclasses.replace(TUNING, per_rate=1)
+    results, stages = run_to_the_end(fair, score)
+    longer = [s for stage in stages for s in stage if s.algorithm["name"] == "fedprox" and s.run["rounds"] == 200]
+    assert sorted({(s.algorithm["lr"], s.algorithm["mu"]) for s in longer}) == [(0.001, 1.0), (0.01, 1.0), (0.1, 1.0)]
+    assert fair.progress(METHODS["fedprox"], results)[0]["lr"] == 0.1
+    assert fair.progress(METHODS["fedavg"], results)[0]["lr"] == 0.01  # nothing but rates: a share of them
+    assert len({s.algorithm["lr"] for s in stages[1] if s.algorithm["name"] == "fedavg"}) == 2
+    assert "the best 1 of each rate" in tuning.write_choices(tmp_path, fair, results).read_text()
 
 
 def test_the_best_mean_wins_and_short_runs_only_thin_the_field(tmp_path):

@@ -39,8 +39,10 @@ class Tuning:
     near: bool
     """whether methods other than FedAvg search only next to FedAvg's rate"""
     build: Any
-    evaluations: int = 4
-    """how often a run is evaluated at least; once where that costs as much as a round"""
+    every: int | None = None
+    """rounds from one evaluation to the next; None: at least four in a run, every fifth round at most"""
+    per_rate: int | None = None
+    """so many of each rate's candidates stay instead of a share of all, where early rounds cannot judge rates"""
 
     def part(self, wanted: Iterable[str]) -> Tuning:
         """The part of the group that some methods need: their grids, and FedAvg's where others search next to it."""
@@ -50,7 +52,7 @@ class Tuning:
     def spec(self, algorithm: Arguments, seed: int, rounds: int) -> RunSpec:
         """A tuning run: only the last rounds matter, so little is measured."""
         spec = self.build(self.setting, seed, algorithm)
-        every = min(5, max(1, rounds // self.evaluations))
+        every = min(self.every, rounds) if self.every else min(5, max(1, rounds // 4))
         kept = [w for w in spec.run.get("evaluate", ["global"]) if w in ("global", "local")]
         local = any(METHODS[k].score != "global_accuracy" and METHODS[k].matches(algorithm) for k in self.methods)
         wanted = ["global", "local"] if local else [w for w in kept if w == "global"]
@@ -80,10 +82,16 @@ class Tuning:
             scores = {
                 i: (_mean_score(method.score, specs, results), -_mean_loss(specs, results)) for i, specs in runs.items()
             }
-            order = sorted(scores, key=lambda i: scores[i], reverse=True)
-            kept = max(1, math.ceil(share * len(candidates)))
-            candidates = [candidates[i] for i in order[:kept]]
+            ranked = [candidates[i] for i in sorted(scores, key=lambda i: scores[i], reverse=True)]
+            candidates = self._survivors(method, ranked, share)
         return candidates[0], []
+
+    def _survivors(self, method: Method, ranked: list[Arguments], share: float) -> list[Arguments]:
+        """The best candidates, or the best of each rate where a method has more than the rate to choose."""
+        if share == 1 or self.per_rate is None or len(method.grid) == 1:
+            return ranked[: math.ceil(share * len(ranked))]
+        rates = dict.fromkeys(c["lr"] for c in ranked)
+        return [c for rate in rates for c in [c for c in ranked if c["lr"] == rate][: self.per_rate]]
 
     def candidates(self, method: Method, results: Results) -> list[Arguments] | None:
         """The method's grid, near FedAvg's rate where that is asked for; None while that rate is not known."""
@@ -177,10 +185,12 @@ TUNINGS = {
             {"epochs": 1, "cap": 100, "rounds": 20},
             _GLOBAL,
             (100,),
-            ((5, 0.25), (20, 1.0)),
+            ((5, 0.25), (40, 1.0)),
             True,
             shakespeare,
-            evaluations=1,
+            # Evaluating takes longer than a round; and in five rounds no rate leaves the commonest character behind.
+            every=10,
+            per_rate=1,
         ),
     )
 }
@@ -212,8 +222,9 @@ def write_choices(folder: Path, tuning: Tuning, results: Results) -> Path:
     """Write a group's choices, as far as they are made, as a file that people read and `fedbc sweep` runs."""
     chosen = {key: tuning.progress(METHODS[key], results)[0] for key in tuning.methods}
     example = tuning.spec(next(c for c in chosen.values() if c is not None), tuning.seeds[0], tuning.rungs[-1][0])
+    went_on = "the best {:.0%} went on" + (f" (the best {tuning.per_rate} of each rate)" if tuning.per_rate else "")
     rungs = "; then ".join(
-        f"{rounds} rounds" + (f", of which the best {share:.0%} went on" if share < 1 else "")
+        f"{rounds} rounds" + (f", of which {went_on.format(share)}" if share < 1 else "")
         for rounds, share in tuning.rungs
     )
     lines = [
