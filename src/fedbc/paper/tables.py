@@ -219,7 +219,10 @@ def _image_plan(data: str, epochs: int) -> Plan:
     )
 
 
-_SHAKESPEARE_NOTE = "The budget runs 138 devices with at most 100 examples each; the paper's have all of theirs."
+_SHAKESPEARE_NOTE = (
+    "The budget runs 138 devices with at most 100 examples each, 100 rounds with E = 1 and 40 with E = 5; the paper's "
+    "have all of theirs."
+)
 
 PLANS = {
     p.name: p
