@@ -220,8 +220,9 @@ def _image_plan(data: str, epochs: int) -> Plan:
 
 
 _SHAKESPEARE_NOTE = (
-    "The budget runs 138 devices with at most 100 examples each, 100 rounds with E = 1 and 40 with E = 5; the paper's "
-    "have all of theirs."
+    "The budget runs 138 devices with at most 100 examples each, "
+    + ", ".join(f"{s['rounds']} rounds with E = {s['epochs']}" for s in EXPERIMENTS["shakespeare"].settings)
+    + "; the paper's have all of theirs."
 )
 
 PLANS = {

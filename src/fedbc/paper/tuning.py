@@ -1,8 +1,9 @@
 """Hyper-parameters chosen on the paper's grids: on seeds that are never reported, by the mean of the last rounds.
 
-The synthetic grids are run in full. On the images two short cuts are taken, both stated in the file of choices: other
-methods search the local rate next to FedAvg's best one (`near`), and a grid is first run for a part of the rounds,
-after which the best go on (`rungs`, successive halving). The choices are kept as TOML files that `fedbc sweep` can run.
+The synthetic grids are run in full. On images and text two short cuts are taken, both stated in the file of choices:
+other methods search the local rate next to FedAvg's best one (`near`), and a grid is first run for a part of the
+rounds, after which the best go on (`rungs`, successive halving; on text the best of each rate). The choices are kept
+as TOML files that `fedbc sweep` can run.
 """
 
 from __future__ import annotations
@@ -182,7 +183,7 @@ TUNINGS = {
         ),
         Tuning(
             "shakespeare-e1",
-            {"epochs": 1, "cap": 100, "rounds": 20},
+            {"epochs": 1, "cap": 100, "rounds": 100},
             _GLOBAL,
             (100,),
             ((5, 0.25), (40, 1.0)),

@@ -12,6 +12,8 @@ from fedbc.paper.tables import Found, printed_cell
 
 EARLY = 10
 """Points below the paper's level from which a run is an early part of training rather than its end."""
+ALIKE = ("fedbc", "fedavg", "qfedavg", "fedprox")
+"""The methods that the paper has level with each other on Shakespeare."""
 CHANCE = 10.0
 """Percent right of a model that knows nothing, on ten classes."""
 
@@ -216,7 +218,7 @@ def alike_on_text(found: Found) -> Verdict:
         return Verdict(claim, NOT_RUN, "No E was run with FedBC and all other methods of the paper.", see)
     parts, alike, below, best = [], [], [], []
     for e, row in rows.items():
-        others = {k: row[k] for k in ("fedbc", "fedavg", "qfedavg", "fedprox") if k in row}
+        others = {k: row[k] for k in ALIKE if k in row}
         alike.append(max(others.values()) - min(others.values()) <= 2)
         below.append("scaffold" not in row or row["scaffold"] < min(others.values()) - 5)
         leader = max((k for k in row if k in ("fedbc", *RIVALS)), key=lambda k: row[k])
@@ -240,7 +242,7 @@ def alike_on_text(found: Found) -> Verdict:
 def _below_the_paper(row: dict[str, float], epochs: int) -> float:
     """How far the methods that are alike in the paper's table on Shakespeare are below it here, in points."""
     gaps = []
-    for key in ("fedbc", "fedavg", "qfedavg", "fedprox"):
+    for key in ALIKE:
         paper = printed_cell("shakespeare_global", METHODS[key].printed or "", {"epochs": epochs})
         if paper is not None and key in row:
             gaps.append(paper["mean"] - row[key])
