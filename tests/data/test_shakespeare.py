@@ -201,6 +201,16 @@ def test_max_samples_keeps_the_first_ones(small: Path) -> None:
     assert len(cut.shared) == 4 * 90
 
 
+def test_stride_thins_each_role_evenly(small: Path) -> None:
+    whole, thin = load(small, devices=4, min_samples=5), load(small, devices=4, min_samples=5, stride=3)
+    for device in range(4):
+        every = decoded(whole, "train", device) + decoded(whole, "test", device)
+        assert decoded(thin, "train", device) + decoded(thin, "test", device) == every[::3]
+    both = load(small, devices=4, min_samples=5, stride=3, max_samples=2)
+    assert (both.train.sizes + both.test.sizes).tolist() == [2] * 4
+    assert len(both.shared) == 4 * (3 + 81)
+
+
 def test_another_edition_warns(small: Path) -> None:
     with pytest.warns(OtherEditionWarning, match="raw_data.txt is another edition than LEAF's: it has 4 roles with"):
         shakespeare(devices=2, data_dir=str(small))
@@ -239,6 +249,7 @@ def test_an_archive_with_a_flipped_bit_is_refused(tmp_path: Path) -> None:
         ({"seed": -1}, "seed=-1 is not accepted"),
         ({"min_samples": 0}, "min_samples=0 is not accepted"),
         ({"max_samples": 0}, "max_samples=0 is not accepted"),
+        ({"stride": 0}, "stride=0 is not accepted"),
         ({"split": "random"}, "split='random' is unknown"),
         ({"test_share": 1.0}, "test_share=1.0 is not accepted"),
     ],

@@ -48,7 +48,7 @@ def test_hyper_parameters_are_chosen_on_other_seeds_than_are_reported():
     assert {s for t in tuning.TUNINGS.values() for s in t.seeds}.isdisjoint(SEEDS)
     hashes = {run.hash for e in EXPERIMENTS.values() for run in e.runs(CHOICES, full=True)}
     for t in tuning.TUNINGS.values():
-        specs = [t.spec(c, s, t.rungs[-1][0]) for k in t.methods for c in METHODS[k].candidates()[:2] for s in t.seeds]
+        specs = [t.spec(c, s, t.rungs[-1]) for k in t.methods for c in METHODS[k].candidates()[:2] for s in t.seeds]
         assert not hashes & {tuning.fingerprint(s) for s in specs}
 
 

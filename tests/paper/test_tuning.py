@@ -14,7 +14,7 @@ TUNING = dataclasses.replace(
     tuning.TUNINGS["synthetic-e5"],
     methods=("fedavg", "fedprox"),
     seeds=(100, 101),
-    rungs=((20, 0.4), (200, 1.0)),
+    rungs=(tuning.Rung(20, 0.4), tuning.Rung(200)),
     near=True,
 )
 
@@ -39,11 +39,19 @@ def run_to_the_end(tuned, score):
 def test_a_tuning_run_is_evaluated_a_few_times():
     def every(group, rounds):
         tuned = tuning.TUNINGS[group]
-        return tuned.spec(METHODS["fedavg"].candidates()[0], 100, rounds).run["evaluate_every"]
+        return tuned.spec(METHODS["fedavg"].candidates()[0], 100, tuning.Rung(rounds)).run["evaluate_every"]
 
     assert [every("mnist-e5", rounds) for rounds in (3, 12, 50)] == [1, 3, 5]
     # On text an evaluation takes longer than a round.
     assert [every("shakespeare-e1", rounds) for rounds in (5, 40)] == [5, 10]
+
+
+def test_a_stage_may_have_a_smaller_sample():
+    tuned = tuning.TUNINGS["shakespeare-e1"]
+    fedavg = METHODS["fedavg"].candidates()[0]
+    first, last = (tuned.spec(fedavg, 100, rung) for rung in tuned.rungs)
+    assert (first.data["stride"], first.data["max_samples"], first.run["rounds"]) == (1, 100, 5)
+    assert (last.data["stride"], last.data["max_samples"], last.run["rounds"]) == (10, None, 20)
 
 
 def test_every_rate_may_go_on(tmp_path):

@@ -66,6 +66,7 @@ def shakespeare(
     *,
     min_samples: int = 20,
     max_samples: int | None = None,
+    stride: int = 1,
     split: str = "ordered",
     test_share: float = 0.2,
     data_dir: str | None = None,
@@ -77,6 +78,7 @@ def shakespeare(
     seed: of the draw of the roles and of a shuffled split.
     min_samples: roles with fewer examples are left out.
     max_samples: keep at most that many examples of each role, its first ones.
+    stride: characters from one of a role's examples to the next; with 10 it has a tenth of them, from all of its words.
     split: ordered, so that a role's last words are its test set, or shuffled (see below).
     test_share: the share of each device's examples that is its test set.
     data_dir: the folder of the data files; else the one that FEDBC_DATA names, else the user's cache folder.
@@ -101,6 +103,7 @@ def shakespeare(
     checks.integer("min_samples", min_samples, at_least=1)
     if max_samples is not None:
         checks.integer("max_samples", max_samples, at_least=1)
+    checks.integer("stride", stride, at_least=1)
     checks.choice("split", split, partitions.ORDERS)
     checks.number("test_share", test_share, above=0, below=1)
 
@@ -108,16 +111,18 @@ def shakespeare(
     texts = roles(_read(path))
     counts = np.array([len(text) - WINDOW for text in texts.values()], np.int64)
     _check_edition(path, counts)
-    kept = _draw(counts, devices, fraction, min_samples, seed)
+    kept = -(-_draw(counts, devices, fraction, min_samples, seed) // stride)
     if max_samples is not None:
         kept = np.minimum(kept, max_samples)
 
     chosen = np.flatnonzero(kept)
     names = list(texts)
-    codes = encode("".join(texts[names[i]][: kept[i] + WINDOW] for i in chosen))
-    # The text of one role after the other: each is longer by one window than the number of its examples.
-    beginnings = np.cumsum(kept[chosen] + WINDOW) - (kept[chosen] + WINDOW)
-    starts = np.concatenate([b + np.arange(n) for b, n in zip(beginnings, kept[chosen], strict=True)]).astype(np.int32)
+    # The text of one role after the other: each ends with the label of its last example.
+    lengths = (kept[chosen] - 1) * stride + WINDOW + 1
+    codes = encode("".join(texts[names[i]][:length] for i, length in zip(chosen, lengths, strict=True)))
+    beginnings = np.cumsum(lengths) - lengths
+    starts = np.concatenate([b + stride * np.arange(n) for b, n in zip(beginnings, kept[chosen], strict=True)])
+    starts = starts.astype(np.int32)
     return partitions.from_partition(
         starts,
         codes[starts + WINDOW],

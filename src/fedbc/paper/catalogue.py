@@ -32,6 +32,9 @@ MORE_ROUNDS = 300
 WITH_MORE_ROUNDS = {"epochs": 1, "classes": 1, "exponent": 1.2}
 """Where that is seen, on CIFAR-10."""
 
+ON_SHAKESPEARE = ({"epochs": 1, "stride": 10, "rounds": 60}, {"epochs": 5, "stride": 10, "rounds": 30})
+"""Within the budget."""
+
 Setting = Mapping[str, Any]
 Choices = Mapping[str, Mapping[str, Arguments]]
 """The chosen algorithm's table by tuning group and method."""
@@ -146,8 +149,12 @@ _LOCAL_ALGORITHMS = ("fedbc", "perfedavg", "pfedme", "reference-pfedme", "perfed
 
 
 def shakespeare(setting: Setting, seed: int, algorithm: Arguments) -> RunSpec:
-    """138 roles; the budget caps a role's examples and the rounds."""
-    data = {"name": "shakespeare", "max_samples": setting["cap"]}
+    """138 roles; the budget thins their examples, so that all of their words and the sizes' proportions stay.
+
+    (The first 100 examples of each role, which are 180 characters, would teach less in the same time: after 40 rounds
+    with E = 1 FedAvg was at 20 %, with a tenth of all examples at 37 %; and all devices would be of one size.)
+    """
+    data = {"name": "shakespeare", "max_samples": setting.get("cap"), "stride": setting["stride"]}
     run = {"rounds": setting["rounds"], "epochs": setting["epochs"], "sample": 10, "seed": seed}
     return RunSpec(algorithm, data, run=run | {"evaluate": ["global"], "evaluate_every": 10})
 
@@ -273,8 +280,8 @@ EXPERIMENTS = {
             "Shakespeare, 138 devices, E = 1 and 5",
             "paper",
             (*methods.SOUND, "qfedavg-reference", "scaffold-reference"),
-            tuple({"epochs": e, "cap": 100, "rounds": r} for e, r in ((1, 100), (5, 40))),
-            tuple({"epochs": e, "cap": None, "rounds": 200} for e in (1, 5)),
+            ON_SHAKESPEARE,
+            tuple({"epochs": e, "stride": 1, "rounds": 200} for e in (1, 5)),
             SEEDS[:1],
             SEEDS,
             shakespeare,

@@ -141,9 +141,10 @@ class Runner:
         if self._is_chosen(tuning):
             return Status(tuning.name, title, total, total, 0)
         file = read_results(self.store.folder / "tuning" / f"{tuning.name}.jsonl")
-        done = sum(line["spec"]["run"]["rounds"] for line in file.values()) / tuning.rungs[-1][0]
+        full = tuning.rungs[-1].rounds
+        done = sum(line["spec"]["run"]["rounds"] for line in file.values()) / full
         seconds = [(line["seconds"], line["spec"]["run"]["rounds"]) for line in file.values() if "summary" in line]
-        each = sum(s for s, _ in seconds) / sum(r for _, r in seconds) * tuning.rungs[-1][0] / 60 if seconds else None
+        each = sum(s for s, _ in seconds) / sum(r for _, r in seconds) * full / 60 if seconds else None
         data = tuning.name.split("-")[0]
         rough = ROUGH_MINUTES[data] * tuning.setting["epochs"] ** (0.5 if data == "synthetic" else 1)
         left = max(0.0, total - done)

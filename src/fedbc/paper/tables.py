@@ -14,7 +14,17 @@ from typing import Any
 import numpy as np
 
 from fedbc.experiments.workers import Line
-from fedbc.paper.catalogue import CLASSES, DRAWS, EPOCHS, EXPERIMENTS, EXPONENTS, Run, Setting, heading
+from fedbc.paper.catalogue import (
+    CLASSES,
+    DRAWS,
+    EPOCHS,
+    EXPERIMENTS,
+    EXPONENTS,
+    ON_SHAKESPEARE,
+    Run,
+    Setting,
+    heading,
+)
 from fedbc.paper.methods import METHODS
 from fedbc.paper.runner import Store
 from fedbc.paper.studies import STUDIES
@@ -220,8 +230,8 @@ def _image_plan(data: str, epochs: int) -> Plan:
 
 
 _SHAKESPEARE_NOTE = (
-    "The budget runs 138 devices with at most 100 examples each, "
-    + ", ".join(f"{s['rounds']} rounds with E = {s['epochs']}" for s in EXPERIMENTS["shakespeare"].settings)
+    f"The budget runs 138 devices with every {ON_SHAKESPEARE[0]['stride']}th of their examples, "
+    + ", ".join(f"{s['rounds']} rounds with E = {s['epochs']}" for s in ON_SHAKESPEARE)
     + "; the paper's have all of theirs."
 )
 
@@ -262,7 +272,7 @@ PLANS = {
                     for key in EXPERIMENTS["shakespeare"].methods
                 ),
                 ({"epochs": 1}, {"epochs": 5}),
-                ({"cap": 100}, {"cap": None}),
+                ({"stride": ON_SHAKESPEARE[0]["stride"]}, {"stride": 1}),
                 keys,
                 factor,
                 unit,

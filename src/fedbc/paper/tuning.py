@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedbc import storage
 from fedbc.errors import InputError
@@ -21,10 +21,22 @@ from fedbc.experiments.spec import RunSpec, toml_lines
 from fedbc.experiments.sweep import fingerprint
 from fedbc.experiments.workers import Line
 from fedbc.paper import methods
-from fedbc.paper.catalogue import SEEDS, Choices, images, shakespeare, synthetic
+from fedbc.paper.catalogue import ON_SHAKESPEARE, SEEDS, Choices, images, shakespeare, synthetic
 from fedbc.paper.methods import METHODS, RATES, Arguments, Method
 
 Results = Mapping[str, Line]
+
+
+class Rung(NamedTuple):
+    """A stage of a group's choices."""
+
+    rounds: int
+    share: float = 1.0
+    """the share of the candidates that stays"""
+    on: Mapping[str, Any] = {}
+    """where the stage's setting differs from the group's"""
+    words: str = ""
+    """that difference, for the file of choices"""
 
 
 @dataclass(frozen=True)
@@ -35,8 +47,8 @@ class Tuning:
     setting: Mapping[str, Any]
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
-    rungs: tuple[tuple[int, float], ...]
-    """(rounds, the share of candidates that stays), in this order; the last one decides"""
+    rungs: tuple[Rung, ...]
+    """the last one decides"""
     near: bool
     """whether methods other than FedAvg search only next to FedAvg's rate"""
     build: Any
@@ -50,9 +62,9 @@ class Tuning:
         needed = {METHODS[key].like or key for key in wanted} | ({"fedavg"} if self.near else set())
         return replace(self, methods=tuple(key for key in self.methods if key in needed))
 
-    def spec(self, algorithm: Arguments, seed: int, rounds: int) -> RunSpec:
+    def spec(self, algorithm: Arguments, seed: int, rung: Rung) -> RunSpec:
         """A tuning run: only the last rounds matter, so little is measured."""
-        spec = self.build(self.setting, seed, algorithm)
+        spec, rounds = self.build({**self.setting, **rung.on}, seed, algorithm), rung.rounds
         every = min(self.every, rounds) if self.every else min(5, max(1, rounds // 4))
         kept = [w for w in spec.run.get("evaluate", ["global"]) if w in ("global", "local")]
         local = any(METHODS[k].score != "global_accuracy" and METHODS[k].matches(algorithm) for k in self.methods)
@@ -74,8 +86,8 @@ class Tuning:
         candidates = self.candidates(method, results)
         if candidates is None:
             return None, []
-        for rounds, share in self.rungs:
-            runs = {i: [self.spec(c, seed, rounds) for seed in self.seeds] for i, c in enumerate(candidates)}
+        for rung in self.rungs:
+            runs = {i: [self.spec(c, seed, rung) for seed in self.seeds] for i, c in enumerate(candidates)}
             # Seed by seed: a candidate's later seeds find its program compiled.
             todo = [s for specs in zip(*runs.values(), strict=True) for s in specs if fingerprint(s) not in results]
             if todo:
@@ -84,7 +96,7 @@ class Tuning:
                 i: (_mean_score(method.score, specs, results), -_mean_loss(specs, results)) for i, specs in runs.items()
             }
             ranked = [candidates[i] for i in sorted(scores, key=lambda i: scores[i], reverse=True)]
-            candidates = self._survivors(method, ranked, share)
+            candidates = self._survivors(method, ranked, rung.share)
         return candidates[0], []
 
     def _survivors(self, method: Method, ranked: list[Arguments], share: float) -> list[Arguments]:
@@ -108,24 +120,24 @@ class Tuning:
 
     def score(self, method: Method, algorithm: Arguments, results: Results) -> float:
         """The mean that a candidate was judged by in the last rung."""
-        specs = [self.spec(algorithm, seed, self.rungs[-1][0]) for seed in self.seeds]
+        specs = [self.spec(algorithm, seed, self.rungs[-1]) for seed in self.seeds]
         return _mean_score(method.score, specs, results)
 
     def known_score(self, method: Method, algorithm: Arguments, results: Results) -> float | None:
         """The same, where a candidate reached the last rung."""
-        specs = [self.spec(algorithm, seed, self.rungs[-1][0]) for seed in self.seeds]
+        specs = [self.spec(algorithm, seed, self.rungs[-1]) for seed in self.seeds]
         if any(fingerprint(s) not in results for s in specs):
             return None
         return _mean_score(method.score, specs, results)
 
     def estimate(self) -> int:
         """About how many runs the whole group takes, its rungs counted by their rounds."""
-        full = self.rungs[-1][0]
+        full = self.rungs[-1].rounds
         total, share = 0.0, 1.0
         grid = sum(len(METHODS[k].candidates()) * (0.6 if self.near else 1) for k in self.methods)
-        for rounds, kept in self.rungs:
-            total += grid * share * rounds / full
-            share *= kept
+        for rung in self.rungs:
+            total += grid * share * rung.rounds / full
+            share *= rung.share
         return round(total * len(self.seeds))
 
 
@@ -153,7 +165,7 @@ TUNINGS = {
                 {"epochs": epochs},
                 (*_GLOBAL, "fedbc-letter"),
                 (100, 101, 102) if epochs <= 10 else (100, 101),
-                ((200, 1.0),),
+                (Rung(200),),
                 False,
                 synthetic,
             )
@@ -166,7 +178,7 @@ TUNINGS = {
                 _GLOBAL,
                 (100,),
                 # The reported runs have 100 and 50 rounds.
-                ((25, 0.25), (100, 1.0)) if epochs == 1 else ((12, 0.25), (50, 1.0)),
+                (Rung(25, 0.25), Rung(100)) if epochs == 1 else (Rung(12, 0.25), Rung(50)),
                 True,
                 images("mnist", "paper"),
             )
@@ -177,16 +189,16 @@ TUNINGS = {
             {"epochs": 1, "classes": 2, "exponent": 1.3},
             (*_GLOBAL, *_PERSONAL),
             (100,),
-            ((20, 0.25), (60, 1.0)),
+            (Rung(20, 0.25), Rung(60)),
             True,
             images("cifar10", "paper"),
         ),
         Tuning(
             "shakespeare-e1",
-            {"epochs": 1, "cap": 100, "rounds": 100},
+            ON_SHAKESPEARE[0],
             _GLOBAL,
             (100,),
-            ((5, 0.25), (40, 1.0)),
+            (Rung(5, 0.25, {"stride": 1, "cap": 100}, " with at most 100 examples a role"), Rung(20)),
             True,
             shakespeare,
             # Evaluating takes longer than a round; and in five rounds no rate leaves the commonest character behind.
@@ -222,11 +234,11 @@ def read_choices(folder: Path) -> Choices:
 def write_choices(folder: Path, tuning: Tuning, results: Results) -> Path:
     """Write a group's choices, as far as they are made, as a file that people read and `fedbc sweep` runs."""
     chosen = {key: tuning.progress(METHODS[key], results)[0] for key in tuning.methods}
-    example = tuning.spec(next(c for c in chosen.values() if c is not None), tuning.seeds[0], tuning.rungs[-1][0])
+    example = tuning.spec(next(c for c in chosen.values() if c is not None), tuning.seeds[0], tuning.rungs[-1])
     went_on = "the best {:.0%} went on" + (f" (the best {tuning.per_rate} of each rate)" if tuning.per_rate else "")
     rungs = "; then ".join(
-        f"{rounds} rounds" + (f", of which {went_on.format(share)}" if share < 1 else "")
-        for rounds, share in tuning.rungs
+        f"{rung.rounds} rounds{rung.words}" + (f", of which {went_on.format(rung.share)}" if rung.share < 1 else "")
+        for rung in tuning.rungs
     )
     lines = [
         f"# Hyper-parameters of {tuning.name}, chosen from the paper's grids by the mean over the last 20 rounds",
