@@ -10,7 +10,7 @@ from fedbc.paper.claims import JUDGES, gains, judge_all
 from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, spread
 from fedbc.paper.gallery import FIGURES
 from fedbc.paper.report import Report, shown
-from fedbc.paper.tables import PLANS, Cell, Found
+from fedbc.paper.tables import PLANS, Cell, Found, Row, Table
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -114,6 +114,27 @@ def test_cells():
     missing = shown(Cell(50.0, 0.5, None, None, 0, 0))
     assert (missing["ours"], missing["difference"], missing["mark"]) == ("not run", "", "")
     assert shown(Cell(None, None, None, None, 0, 2))["ours"] == "diverged"
+
+
+def test_rows_that_say_nothing_are_left_out_and_named():
+    def row(group, label, protocol, mean, paper):
+        return Row(group, label, protocol, (Cell(paper, 0.5, mean, None, int(mean is not None), 0),))
+
+    rows = (
+        row("C = 1", "FedAvg", "paper", 50.0, 51.0),
+        row("C = 1", "FedAvg, uniform", "paper", None, None),
+        row("C = 1", "FedAvg", "reference", None, 51.0),
+        row("C = 2", "FedAvg", "paper", None, 52.0),  # the only place of the paper's number
+        row("C = 2", "FedAvg, uniform", "paper", 53.0, None),
+        row("C = 2", "FedAvg", "reference", None, 52.0),
+    )
+    table = Table("t", "T", ("E = 1",), rows)
+    assert table.shown == (rows[0], rows[3], rows[4])
+    assert table.left_out == (
+        "Left out, as nothing of them was run: C = 1, paper protocol: FedAvg, uniform. "
+        "C = 1, C = 2, reference protocol: all rows."
+    )
+    assert Table("t", "T", ("E = 1",), rows[:1]).left_out == ""
 
 
 MEASURE = """return [...document.querySelectorAll("figure svg")].map(s => s.getBoundingClientRect())

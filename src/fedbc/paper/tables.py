@@ -110,6 +110,16 @@ class Row:
     note: str = ""
     control: bool = False
 
+    @property
+    def was_run(self) -> bool:
+        """Whether any of its cells was."""
+        return any(c.seeds or c.diverged for c in self.cells)
+
+    @property
+    def paper(self) -> tuple[float | None, ...]:
+        """The paper's numbers."""
+        return tuple(c.paper for c in self.cells)
+
 
 @dataclass(frozen=True)
 class Table:
@@ -121,6 +131,31 @@ class Table:
     rows: tuple[Row, ...]
     unit: str = "%"
     notes: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> tuple[Row, ...]:
+        """The rows with a number of ours, or with numbers of the paper that no row before them has."""
+        seen: set[tuple[float | None, ...]] = {(None,) * len(self.columns)}
+        kept = []
+        for row in self.rows:
+            if row.was_run or row.paper not in seen:
+                kept.append(row)
+            seen.add(row.paper)
+        return tuple(kept)
+
+    @property
+    def left_out(self) -> str:
+        """The other rows, of which nothing was run, in words."""
+        shown = self.shown
+        where: dict[str, list[str]] = {}
+        for group, protocol in dict.fromkeys((row.group, row.protocol) for row in self.rows):
+            rows = [row for row in self.rows if (row.group, row.protocol) == (group, protocol)]
+            missing = [row.label for row in rows if row not in shown]
+            if missing:
+                what = "all rows" if len(missing) == len(rows) else "; ".join(missing)
+                where.setdefault(f"{protocol} protocol: {what}", []).append(group)
+        parts = [f"{', '.join(groups)}, {what}" if any(groups) else what for what, groups in where.items()]
+        return f"Left out, as nothing of them was run: {'. '.join(parts)}." if parts else ""
 
     def compared(self, protocol: str) -> tuple[int, int]:
         """Of the paper's cells: how many were run under a protocol, and how many of those agree."""
