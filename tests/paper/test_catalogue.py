@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from fedbc.paper import methods, tables, tuning
-from fedbc.paper.catalogue import EXPERIMENTS, SEEDS, chosen
+from fedbc.paper.catalogue import EXPERIMENTS, SEEDS, Part, chosen
 from fedbc.paper.gallery import FIGURES
 from fedbc.paper.methods import METHODS
 from fedbc.paper.studies import STUDIES
@@ -36,7 +36,7 @@ def test_the_tables_hold_all_440_cells_of_the_paper_once_a_protocol():
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_becomes_specifications(name):
     experiment = EXPERIMENTS[name]
-    runs = experiment.runs(CHOICES, full=True)
+    runs = experiment.runs(CHOICES, Part(full=True))
     assert all(run.spec is not None for run in runs)
     assert {run.hash for run in experiment.runs(CHOICES)} <= {run.hash for run in runs}
     seeds = [run.seed for run in runs]
@@ -46,7 +46,7 @@ def test_every_experiment_becomes_specifications(name):
 
 def test_hyper_parameters_are_chosen_on_other_seeds_than_are_reported():
     assert {s for t in tuning.TUNINGS.values() for s in t.seeds}.isdisjoint(SEEDS)
-    hashes = {run.hash for e in EXPERIMENTS.values() for run in e.runs(CHOICES, full=True)}
+    hashes = {run.hash for e in EXPERIMENTS.values() for run in e.runs(CHOICES, Part(full=True))}
     for t in tuning.TUNINGS.values():
         specs = [t.spec(c, s, t.rungs[-1]) for k in t.methods for c in METHODS[k].candidates()[:2] for s in t.seeds]
         assert not hashes & {tuning.fingerprint(s) for s in specs}
@@ -96,10 +96,12 @@ def test_protocols_differ_as_they_should():
 
 def test_a_first_look_is_a_part_of_the_whole():
     experiment = EXPERIMENTS["cifar10-e5"]
-    few = experiment.runs(CHOICES, seeds=2, settings=1)
+    few = experiment.runs(CHOICES, Part(seeds=2, settings=1))
     assert {(r.seed, r.setting["classes"], r.setting["exponent"]) for r in few} == {(1, 1, 1.2), (2, 1, 1.2)}
     assert len(few) == 2 * len(experiment.methods)
     assert {r.hash for r in few} < {r.hash for r in experiment.runs(CHOICES)}
+    two = experiment.runs(CHOICES, Part(settings=1, methods=("fedbc", "fedavg")))
+    assert [(r.seed, r.method) for r in two] == [(s, m) for s in SEEDS[:3] for m in ("fedavg", "fedbc")]
 
 
 def test_nothing_is_made_up_before_it_is_chosen():

@@ -33,7 +33,15 @@ def test_status_of_an_empty_folder(capsys, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("arguments", "total"), [((), 600), (("--seeds", "1"), 120), (("--settings", "2"), 80)])
+@pytest.mark.parametrize(
+    ("arguments", "total"),
+    [
+        ((), 600),
+        (("--seeds", "1"), 120),
+        (("--settings", "2"), 80),
+        (("--seeds", "1", "--method", "fedbc", "--method", "fedavg-root"), 30),
+    ],
+)
 def test_status_of_a_part(capsys, tmp_path, monkeypatch, arguments, total):
     monkeypatch.setenv("COLUMNS", "160")
     code, out, _ = run(capsys, "status", "mnist-e1", *arguments, "--results", str(tmp_path))
@@ -59,6 +67,8 @@ def test_a_table_or_figure_stands_for_its_experiments(capsys, tmp_path, monkeypa
         (("run", "toy", "--all"), "and not both"),
         (("run", "sinthetic"), "did you mean 'synthetic'?"),
         (("status", "cifar"), "experiment='cifar' is unknown"),
+        (("run", "synthetic", "--method", "fedbcc"), "did you mean 'fedbc'?"),
+        (("run", "mnist-e1", "toy", "--method", "pfedme"), "method='pfedme' is not run there: mnist-e1 has fedavg, "),
     ],
 )
 def test_mistakes(capsys, arguments, message):

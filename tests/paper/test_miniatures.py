@@ -62,7 +62,7 @@ def run_in_miniature(names, folder, monkeypatch):
         monkeypatch.setitem(catalogue.EXPERIMENTS, name, miniature(catalogue.EXPERIMENTS[name], methods))
     said = []
     for name in names:
-        runner.Runner(folder, workers=2).run(catalogue.EXPERIMENTS[name], full=False, say=said.append)
+        runner.Runner(folder, workers=2).run(catalogue.EXPERIMENTS[name], say=said.append)
     assert said == []
     return Report.of(folder)
 
@@ -83,7 +83,7 @@ def test_the_synthetic_experiments(tmp_path, monkeypatch):
     # Nothing is run twice.
     before = (tmp_path / "synthetic.jsonl").read_bytes()
     again = runner.Runner(tmp_path, workers=2)
-    again.run(catalogue.EXPERIMENTS["synthetic"], full=False, say=pytest.fail)
+    again.run(catalogue.EXPERIMENTS["synthetic"], say=pytest.fail)
     assert (tmp_path / "synthetic.jsonl").read_bytes() == before
     (status,) = (s for s in again.status(["synthetic"]) if s.name == "synthetic")
     assert (status.done, status.total, status.core_minutes_left) == (6, 6, 0)
@@ -117,11 +117,11 @@ def test_runs_that_fail_are_told_and_the_others_kept(tmp_path):
     said = []
     half = dataclasses.replace(small, build=build)
     with pytest.raises(RunsFailed, match=r"1 of 2 runs of synthetic failed, .*sample=99.* tries these again"):
-        runner.Runner(tmp_path, workers=1).run(half, full=False, say=said.append)
+        runner.Runner(tmp_path, workers=1).run(half, say=said.append)
     assert len(said) == 1
     assert len(runner.Store(tmp_path).lines) == 1
     with pytest.raises(RunsFailed, match="1 of 1 runs"):  # what failed is tried again, and only that
-        runner.Runner(tmp_path, workers=1).run(half, full=False, say=said.append)
+        runner.Runner(tmp_path, workers=1).run(half, say=said.append)
 
 
 def test_tuning_whose_runs_fail_ends(tmp_path, monkeypatch):
@@ -147,7 +147,7 @@ def test_missing_data_are_one_error_and_no_results(tmp_path, monkeypatch):
 
     monkeypatch.setattr(RunSpec, "build_part", missing)
     with pytest.raises(InputError, match="data is missing"):
-        runner.Runner(tmp_path, workers=1).run(catalogue.EXPERIMENTS["mnist-e1"], full=False, say=pytest.fail)
+        runner.Runner(tmp_path, workers=1).run(catalogue.EXPERIMENTS["mnist-e1"], say=pytest.fail)
     assert not (tmp_path / "mnist-e1.jsonl").exists()
 
 

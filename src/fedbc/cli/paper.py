@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -11,9 +14,10 @@ from rich.table import Table
 from fedbc import progress, storage
 from fedbc.cli.errors import Stopped
 from fedbc.errors import InputError, unknown
-from fedbc.paper.catalogue import EXPERIMENTS, Experiment
+from fedbc.paper.catalogue import EXPERIMENTS, Experiment, Part
 from fedbc.paper.drawing import Figure
 from fedbc.paper.gallery import FIGURES
+from fedbc.paper.methods import METHODS
 from fedbc.paper.runner import Runner
 from fedbc.paper.studies import STUDIES, Study
 from fedbc.paper.tables import PLANS, Plan
@@ -25,9 +29,28 @@ _results = click.option(
     "--results", "folder", type=click.Path(path_type=Path), default=Path("results"), show_default=True,
     help="Folder of results, hyper-parameters and unfinished runs.",
 )  # fmt: skip
-_full = click.option("--full", is_flag=True, help="Also what the two-core budget leaves out.")
-_seeds = click.option("--seeds", type=click.IntRange(1), help="Only so many seeds, for a first look.")
-_settings = click.option("--settings", type=click.IntRange(1), help="Only so many settings of an experiment, likewise.")
+
+
+def _of_a_part(command: Callable[..., None]) -> Callable[..., None]:
+    """A command's options that say which runs are meant; it takes them as `part`."""
+
+    @click.option("--full", is_flag=True, help="Also what the two-core budget leaves out.")
+    @click.option("--seeds", type=click.IntRange(1), help="Only so many seeds, for a first look.")
+    @click.option("--settings", type=click.IntRange(1), help="Only so many settings of an experiment, likewise.")
+    @click.option(
+        "--method", "methods", multiple=True, metavar="KEY",
+        help="Only this method, such as fedbc or fedavg-uniform; may be given more than once.",
+    )  # fmt: skip
+    @functools.wraps(command)
+    def with_part(
+        *, full: bool, seeds: int | None, settings: int | None, methods: tuple[str, ...], **others: Any
+    ) -> None:
+        for key in methods:
+            if key not in METHODS:
+                raise unknown("method", key, METHODS)
+        command(part=Part(full, seeds, settings, methods), **others)
+
+    return with_part
 
 
 @click.group("paper", short_help="Reproduce the FedBC paper's tables and figures.")
@@ -44,7 +67,7 @@ def list_command() -> None:
     for s in STUDIES.values():
         table.add_row(s.name, s.title, str(s.total), str(s.total))
     for e in EXPERIMENTS.values():
-        table.add_row(e.name, e.title, str(len(e.runs({}))), str(len(e.runs({}, full=True))))
+        table.add_row(e.name, e.title, str(len(e.runs({}))), str(len(e.runs({}, Part(full=True)))))
     made = Table("table or figure", "what", "made of", header_style="bold", pad_edge=False)
     for one in SHOWN.values():
         kind = "Figure" if isinstance(one, Figure) else "Table"
@@ -55,21 +78,12 @@ def list_command() -> None:
 @paper_group.command("run")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--all", "everything", is_flag=True, help="Every experiment, one after the other.")
-@_full
-@_seeds
-@_settings
+@_of_a_part
 @click.option("--workers", type=click.IntRange(1), help="Worker processes; one a core if not given.")
 @click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster instead; `local` starts Ray on this machine.")
 @_results
 def run_command(
-    names: tuple[str, ...],
-    everything: bool,
-    full: bool,
-    seeds: int | None,
-    settings: int | None,
-    workers: int | None,
-    ray: str | None,
-    folder: Path,
+    names: tuple[str, ...], everything: bool, part: Part, workers: int | None, ray: str | None, folder: Path
 ) -> None:
     """Run the experiments NAME, or those of a table or figure NAME (see `fedbc paper list`).
 
@@ -78,7 +92,7 @@ def run_command(
     """
     if bool(names) == everything:
         raise InputError("name is missing: give names of `fedbc paper list`, or --all, and not both")
-    chosen = _named(names)
+    chosen = _named(names, part)
     runner = Runner(folder, workers=workers, ray=ray)
     with progress.shown() as display:
         try:
@@ -86,7 +100,7 @@ def run_command(
                 if isinstance(e, Study):
                     e.run(folder / e.file, display.count)
                     continue
-                runner.run(e, full=full, seeds=seeds, settings=settings, say=display.say)
+                runner.run(e, part, say=display.say)
         except KeyboardInterrupt:
             raise Stopped(f"stopped; what is done is in {folder}, the same command goes on") from None
     done = ", ".join(e.name for e in chosen)
@@ -95,17 +109,13 @@ def run_command(
 
 @paper_group.command("status")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@_full
-@_seeds
-@_settings
+@_of_a_part
 @click.option("--workers", type=click.IntRange(1), help="Worker processes to estimate the time for.")
 @_results
-def status_command(
-    names: tuple[str, ...], full: bool, seeds: int | None, settings: int | None, workers: int | None, folder: Path
-) -> None:
+def status_command(names: tuple[str, ...], part: Part, workers: int | None, folder: Path) -> None:
     """Show how many runs of each experiment are done, and about how long the rest takes on this machine."""
     runner = Runner(folder, workers=workers)
-    wanted = _named(names)
+    wanted = _named(names, part)
     table = Table(header_style="bold", pad_edge=False)
     for heading in ("experiment", "what", "done", "of", "time left"):
         table.add_column(heading, justify="left" if heading in ("experiment", "what") else "right")
@@ -116,7 +126,7 @@ def status_command(
         total += minutes
         table.add_row(study.name, study.title, str(done), str(study.total), duration(minutes))
     experiments = [e.name for e in wanted if isinstance(e, Experiment)]
-    for row in runner.status(experiments, full=full, seeds=seeds, settings=settings):
+    for row in runner.status(experiments, part):
         minutes = row.core_minutes_left / runner.workers
         total += minutes
         table.add_row(row.name, row.title, str(row.done), str(row.total), duration(minutes))
@@ -152,7 +162,7 @@ def report_command(html: Path, markdown: Path, folder: Path) -> None:
     Console(soft_wrap=True).print(f"Report: {html}\nMarkdown: {markdown}", highlight=False)
 
 
-def _named(names: tuple[str, ...]) -> list[Study | Experiment]:
+def _named(names: tuple[str, ...], part: Part) -> list[Study | Experiment]:
     """The experiments of these names, and those of tables and figures; all, in the order of their worth, if none."""
     known: dict[str, Study | Experiment] = {**STUDIES, **EXPERIMENTS}
     # A name that both have is the experiment's.
@@ -161,7 +171,13 @@ def _named(names: tuple[str, ...]) -> list[Study | Experiment]:
         if name not in made_of:
             raise unknown("experiment", name, made_of)
     wanted = dict.fromkeys(needed for name in names for needed in made_of[name])
-    return [known[name] for name in wanted] or list(known.values())
+    found = [known[name] for name in wanted] or list(known.values())
+    experiments = [e for e in found if isinstance(e, Experiment)]
+    for key in part.methods:
+        if not any(key in e.methods for e in experiments):
+            have = "; ".join(f"{e.name} has {', '.join(e.methods)}" for e in experiments)
+            raise InputError(f"method={key!r} is not run there: {have or 'studies have no methods'}")
+    return found
 
 
 def duration(minutes: float) -> str:

@@ -32,7 +32,7 @@ MORE_ROUNDS = 300
 WITH_MORE_ROUNDS = {"epochs": 1, "classes": 1, "exponent": 1.2}
 """Where that is seen, on CIFAR-10."""
 
-ON_SHAKESPEARE = ({"epochs": 1, "stride": 10, "rounds": 60}, {"epochs": 5, "stride": 10, "rounds": 30})
+ON_SHAKESPEARE = ({"epochs": 1, "stride": 10, "rounds": 40}, {"epochs": 5, "stride": 10, "rounds": 30})
 """Within the budget."""
 
 Setting = Mapping[str, Any]
@@ -66,6 +66,20 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Which of an experiment's runs are meant; by default those of the budget."""
+
+    full: bool = False
+    """also what the budget leaves out"""
+    seeds: int | None = None
+    """only the first so many"""
+    settings: int | None = None
+    """only the first so many"""
+    methods: tuple[str, ...] = ()
+    """only these; all if none is named"""
+
+
+@dataclass(frozen=True)
 class Experiment:
     """A named set of runs."""
 
@@ -87,13 +101,13 @@ class Experiment:
     extra: Callable[[Setting], dict[str, Any]] = field(default=lambda setting: {})
     """arguments of the algorithm that the setting determines"""
 
-    def runs(
-        self, choices: Choices, *, full: bool = False, seeds: int | None = None, settings: int | None = None
-    ) -> list[Run]:
-        """All runs, or those of the first so many seeds and settings; each seed with everything before the next."""
-        wanted = ((*self.settings, *self.rest) if full else self.settings)[:settings]
-        drawn = (self.full_seeds if full else self.seeds)[:seeds]
-        return [self._run(m, s, seed, choices) for seed in drawn for s in wanted for m in self.methods]
+    def runs(self, choices: Choices, part: Part | None = None) -> list[Run]:
+        """The runs of a part; each seed with everything before the next."""
+        part = part or Part()
+        settings = ((*self.settings, *self.rest) if part.full else self.settings)[: part.settings]
+        seeds = (self.full_seeds if part.full else self.seeds)[: part.seeds]
+        keys = [key for key in self.methods if not part.methods or key in part.methods]
+        return [self._run(key, s, seed, choices) for seed in seeds for s in settings for key in keys]
 
     def _run(self, key: str, setting: Setting, seed: int, choices: Choices) -> Run:
         arguments = chosen(choices.get(self.group(setting), {}), key)

@@ -13,7 +13,7 @@ from fedbc.experiments.spec import RunSpec
 from fedbc.experiments.sweep import counts, fingerprint, raise_if_failed, read_results, run_sweep
 from fedbc.experiments.workers import Line
 from fedbc.paper import measure
-from fedbc.paper.catalogue import EXPERIMENTS, Choices, Experiment, Run
+from fedbc.paper.catalogue import EXPERIMENTS, Choices, Experiment, Part, Run
 from fedbc.paper.tuning import TUNINGS, Tuning, read_choices, write_choices
 
 ROUGH_MINUTES = {"synthetic": 0.06, "mnist": 0.6, "cifar10": 2, "shakespeare": 1.6}
@@ -61,17 +61,15 @@ class Runner:
         self.store = Store(folder)
         self.workers, self.ray = workers or runtime.usable_cores(), ray
 
-    def run(
-        self, experiment: Experiment, *, full: bool, say: Say, seeds: int | None = None, settings: int | None = None
-    ) -> None:
+    def run(self, experiment: Experiment, part: Part | None = None, *, say: Say) -> None:
         """Group by group: choose the hyper-parameters that are missing, then run what is missing."""
 
         def runs() -> list[Run]:
-            return experiment.runs(self.store.choices, full=full, seeds=seeds, settings=settings)
+            return experiment.runs(self.store.choices, part)
 
         groups = groups_of(experiment, runs())
         for group in groups:
-            self.tune(group, experiment.methods, say=say)
+            self.tune(group, dict.fromkeys(run.method for run in runs()), say=say)
             own = [run for run in runs() if experiment.group(run.setting) == group]
             name = experiment.name if len(groups) == 1 else f"{experiment.name} ({group})"
             self._sweep(name, f"{experiment.name}.jsonl", _specs(own), say)
@@ -108,21 +106,14 @@ class Runner:
         run_sweep(todo, path, workers=self.workers, ray=self.ray, on_line=on_line, how=how, name=name, done=done)
         raise_if_failed(lines, path, f"runs of {name}")  # also so that tuning does not ask for them for ever
 
-    def status(
-        self,
-        names: Iterable[str] = EXPERIMENTS,
-        *,
-        full: bool = False,
-        seeds: int | None = None,
-        settings: int | None = None,
-    ) -> list[Status]:
+    def status(self, names: Iterable[str] = EXPERIMENTS, part: Part | None = None) -> list[Status]:
         """Experiments with their tuning groups before them, each once."""
         rows: list[Status] = []
         seen: set[str] = set()
         counted: set[object] = set()  # a run that two experiments share takes its time once
         for name in names:
             experiment = EXPERIMENTS[name]
-            runs = experiment.runs(self.store.choices, full=full, seeds=seeds, settings=settings)
+            runs = experiment.runs(self.store.choices, part)
             for group in groups_of(experiment, runs):
                 if group not in seen:
                     seen.add(group)

@@ -21,6 +21,7 @@ from fedbc.paper.catalogue import (
     EXPERIMENTS,
     EXPONENTS,
     ON_SHAKESPEARE,
+    Part,
     Run,
     Setting,
     heading,
@@ -43,7 +44,7 @@ class Found:
         self.folder, self.store = folder, Store(folder)
         self.runs: dict[str, list[tuple[Run, Line | None]]] = {}
         for name, experiment in EXPERIMENTS.items():
-            runs = experiment.runs(self.store.choices, full=True)
+            runs = experiment.runs(self.store.choices, Part(full=True))
             self.runs[name] = [(run, self.store.line(run)) for run in runs]
         self.studies = {name: study.read(folder) for name, study in STUDIES.items()}
 
