@@ -375,6 +375,20 @@ def test_reference_levels(reference, verdict):
     assert f"CIFAR-10 E = 1, C = 1: -11.4, {reference - 47.4:+z.1f}." in judged.evidence
 
 
+@pytest.mark.parametrize(("reference", "verdict"), [(77, CONFIRMED), (88, PARTLY), (30, NOT)])
+def test_reference_local_levels(reference, verdict):
+    """The paper has 77.5 % for FedBC and 84.5 % with fine-tuning here."""
+    found = Given()
+    found.add("cifar10-local-e5", "fedbc", SKEWED, local_accuracy=0.97, finetuned_accuracy=0.97)
+    assert origins.reference_local_levels(found).verdict == NOT_RUN
+    tuned = (reference + 7) / 100
+    theirs = {"local_accuracy_weighted": reference / 100, "finetuned_on_test_accuracy_weighted": tuned}
+    found.add("cifar10-local-e5-reference", "fedbc-reference", SKEWED, **theirs)
+    judged = origins.reference_local_levels(found)
+    assert judged.verdict == verdict
+    assert f"FedBC, C = 1: +19.5, {reference - 77.52:+z.1f}; FedBC-FineTune, C = 1: +12.5, " in judged.evidence
+
+
 @pytest.mark.parametrize(("last", "best", "verdict"), [(52, 54, CONFIRMED), (40, 51, PARTLY), (40, 44, NOT)])
 def test_more_rounds(last, best, verdict):
     """The paper has 47.4 % for FedAvg here."""

@@ -34,6 +34,7 @@ JUDGES: dict[Judge, tuple[str, ...]] = {
     origins.q_normalisation: ("synthetic",),
     origins.best_rounds: ("cifar10-e1", "cifar10-e5", "mnist-e1", "mnist-e5"),
     origins.reference_levels: tuple(f"{data}-e{e}-reference" for data in ("cifar10", "mnist") for e in (1, 5)),
+    origins.reference_local_levels: ("cifar10-local-e5", "cifar10-local-e5-reference"),
     origins.more_rounds: ("cifar10-rounds",),
     theory.theorem_rate: (),
     theory.corollary: (),
