@@ -1,8 +1,9 @@
 """One run of the paper's, and what is kept of it: a line of JSON small enough to be committed.
 
 Every line has the specification, its hash, the summary (means over the last 20 rounds), versions and wall time; a
-method with multipliers adds them at the end. The first reported seed's runs add what the figures draw: curves, the
-coefficients and the accuracies of the round's smallest and largest device, multipliers on the way.
+method with multipliers adds them at the end. The first reported seed's runs (of synthetic data: on the first draw) add
+what the figures draw: curves, the coefficients and the accuracies of the round's smallest and largest device,
+multipliers on the way.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from fedbc.errors import Diverged, FedBCError
 from fedbc.experiments.spec import RunSpec
 from fedbc.experiments.sweep import fingerprint
 from fedbc.experiments.workers import Line, tell_round
-from fedbc.paper.catalogue import FIRST_SEED
+from fedbc.paper.catalogue import DRAWS, FIRST_SEED
 from fedbc.simulation.result import Result
 from fedbc.simulation.settings import Settings
 from fedbc.simulation.simulate import Simulation, versions
@@ -53,7 +54,9 @@ def _measured(spec: RunSpec, checkpoint: Path | None) -> dict[str, Any]:
     settings = Settings(**arguments | {"evaluate": tuple(arguments["evaluate"])})
     algorithm, model = spec.build_part("algorithm"), spec.build_part("model")
     run = Simulation(algorithm, model, _federation(json.dumps(dict(spec.data))), settings)
-    watch = settings.seed == FIRST_SEED and spec.data["name"] == "synthetic"
+    synthetic = spec.data["name"] == "synthetic"
+    drawn = settings.seed == FIRST_SEED and not (synthetic and spec.data["seed"] != DRAWS[0])
+    watch = drawn and synthetic
     accuracies: list[np.ndarray] = []
     before = 0.0
     if checkpoint is not None and checkpoint.exists():
@@ -75,7 +78,7 @@ def _measured(spec: RunSpec, checkpoint: Path | None) -> dict[str, Any]:
     if not np.isnan(result.multipliers).any():
         kept["multipliers"] = _rounded(result.multipliers.tolist())
         kept["tolerances"] = _rounded(result.tolerances.tolist())
-    if settings.seed == FIRST_SEED:
+    if drawn:
         kept["sizes"] = run.federation.train.sizes.tolist()
         kept["curves"] = curves(result)
         kept["coefficients"] = coefficients(result, accuracies)
