@@ -297,6 +297,15 @@ def test_alike_on_text(fedbc, scaffold, verdict):
     assert accuracy.alike_on_text(Given()).verdict == NOT_RUN
 
 
+def test_weights_explain_what_is_not_alike_on_text():
+    found = Given()
+    given = {"fedbc": 34, "fedavg": 35, "qfedavg": 30, "fedprox": 35, "scaffold": 30, "fedavg_uniform": 30}
+    found.accuracies("shakespeare", {"epochs": 1}, **given)
+    judged = accuracy.alike_on_text(found)
+    assert "Weights by size are 5.0 points ahead of uniform ones (E = 1)" in judged.evidence
+    assert "E = 5 was not run." in judged.evidence
+
+
 def test_alike_early_in_training_is_no_confirmation():
     found = Given()
     for epochs in (1, 5):

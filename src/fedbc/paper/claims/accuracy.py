@@ -227,7 +227,18 @@ def alike_on_text(found: Found) -> Verdict:
         parts.append(f"E = {e}: {listed} %" + ("." if "scaffold" in row else "; SCAFFOLD diverges."))
     if any(not b for b in below):
         parts.append("SCAFFOLD as published does not fall behind as in the paper.")
-    holds = [*alike, *below, (5, "fedbc") in best]
+    weights = {e: row["fedavg"] - row["fedavg-uniform"] for e, row in rows.items() if "fedavg-uniform" in row}
+    for e, gap in weights.items():
+        if gap > 2 and not alike[list(rows).index(e)]:
+            parts.append(
+                f"Weights by size are {gap:.1f} points ahead of uniform ones (E = {e}), which q-FedAvg and SCAFFOLD "
+                "have too: the weights tell them apart."
+            )
+    holds = [*alike, *below]
+    if 5 in rows:
+        holds.append((5, "fedbc") in best)
+    else:
+        parts.append("E = 5 was not run.")
     short = {e: gap for e, row in rows.items() if (gap := _below_the_paper(row, e)) > EARLY}
     if short:
         holds.append(False)
