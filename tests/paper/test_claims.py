@@ -304,6 +304,9 @@ def test_weights_explain_what_is_not_alike_on_text():
     judged = accuracy.alike_on_text(found)
     assert "Weights by size are 5.0 points ahead of uniform ones (E = 1)" in judged.evidence
     assert "E = 5 was not run." in judged.evidence
+    assert judged.verdict == NOT
+    alike = Given().accuracies("shakespeare", {"epochs": 1}, **dict.fromkeys(given, 52) | {"scaffold": 32})
+    assert accuracy.alike_on_text(alike).verdict == PARTLY  # half of the claim is about E = 5
 
 
 def test_alike_early_in_training_is_no_confirmation():

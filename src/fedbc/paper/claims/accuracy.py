@@ -216,28 +216,25 @@ def alike_on_text(found: Found) -> Verdict:
     rows = {e: row for e, row in rows.items() if "fedbc" in row}
     if not rows:
         return Verdict(claim, NOT_RUN, "No E was run with FedBC and all other methods of the paper.", see)
-    parts, alike, below, best = [], [], [], []
+    parts, alike, below, leader = [], {}, {}, {}
     for e, row in rows.items():
         others = {k: row[k] for k in ALIKE if k in row}
-        alike.append(max(others.values()) - min(others.values()) <= 2)
-        below.append("scaffold" not in row or row["scaffold"] < min(others.values()) - 5)
-        leader = max((k for k in row if k in ("fedbc", *RIVALS)), key=lambda k: row[k])
-        best.append((e, leader))
+        alike[e] = max(others.values()) - min(others.values()) <= 2
+        below[e] = "scaffold" not in row or row["scaffold"] < min(others.values()) - 5
+        leader[e] = max((k for k in row if k in ("fedbc", *RIVALS)), key=lambda k: row[k])
         listed = ", ".join(f"{METHODS[k].label} {v:.1f}" for k, v in row.items())
         parts.append(f"E = {e}: {listed} %" + ("." if "scaffold" in row else "; SCAFFOLD diverges."))
-    if any(not b for b in below):
+    if not all(below.values()):
         parts.append("SCAFFOLD as published does not fall behind as in the paper.")
-    weights = {e: row["fedavg"] - row["fedavg-uniform"] for e, row in rows.items() if "fedavg-uniform" in row}
-    for e, gap in weights.items():
-        if gap > 2 and not alike[list(rows).index(e)]:
+    for e, row in rows.items():
+        gap = row["fedavg"] - row.get("fedavg-uniform", row["fedavg"])
+        if gap > 2 and not alike[e]:
             parts.append(
                 f"Weights by size are {gap:.1f} points ahead of uniform ones (E = {e}), which q-FedAvg and SCAFFOLD "
                 "have too: the weights tell them apart."
             )
-    holds = [*alike, *below]
-    if 5 in rows:
-        holds.append((5, "fedbc") in best)
-    else:
+    holds = [*alike.values(), *below.values(), leader.get(5) == "fedbc"]
+    if 5 not in rows:
         parts.append("E = 5 was not run.")
     short = {e: gap for e, row in rows.items() if (gap := _below_the_paper(row, e)) > EARLY}
     if short:
