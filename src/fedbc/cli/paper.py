@@ -17,7 +17,7 @@ from fedbc.errors import InputError, unknown
 from fedbc.paper.catalogue import EXPERIMENTS, Experiment, Part
 from fedbc.paper.drawing import Figure
 from fedbc.paper.gallery import FIGURES
-from fedbc.paper.methods import METHODS
+from fedbc.paper.methods import method
 from fedbc.paper.runner import Runner
 from fedbc.paper.studies import STUDIES, Study
 from fedbc.paper.tables import PLANS, Plan
@@ -46,8 +46,7 @@ def _of_a_part(command: Callable[..., None]) -> Callable[..., None]:
         *, full: bool, seeds: int | None, settings: int | None, methods: tuple[str, ...], **others: Any
     ) -> None:
         for key in methods:
-            if key not in METHODS:
-                raise unknown("method", key, METHODS)
+            method(key)  # an unknown one is refused
         command(part=Part(full, seeds, settings, methods), **others)
 
     return with_part

@@ -140,7 +140,7 @@ def _window_maximum_backward(saved: Saved, dy: Array) -> tuple[Array, Array]:
     parts = [jnp.where(left, first, 0), jnp.where(left, 0, first)]
     parts += [jnp.where(right, second, 0), jnp.where(right, 0, second)]
     d = jnp.concatenate(parts)
-    # The long matrix first, which takes two thirds of the time; the barrier keeps XLA from turning the product round.
+    # With the long matrix first it takes two thirds of the time; the barrier keeps XLA from turning the product round.
     gradient = jax.lax.optimization_barrier(windows @ d.T).T
     return gradient, _overlap(transposed(wide) @ d, blocks.shape)
 
