@@ -93,6 +93,16 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def compiled_folder() -> Path:
+    """Where compiled programs are kept: where JAX was told to, if that is on this machine, or in the user's cache."""
+    told = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
+    if told is not None and "://" not in told:
+        return Path(told)
+    # Machine code is for one kind of processor; a home folder may be shared by several.
+    kind = hashlib.sha256(processor().encode()).hexdigest()[:12]
+    return platformdirs.user_cache_path("fedbc", appauthor=False) / "compiled" / kind
+
+
 def _wanted_lanes() -> int | None:
     wanted = os.environ.get("FEDBC_LANES")
     if wanted is not None and not wanted.isdecimal():
@@ -102,15 +112,12 @@ def _wanted_lanes() -> int | None:
 
 def _keep_compiled_programs() -> None:
     if jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
-        # Machine code is for one kind of processor; a home folder may be shared by several.
-        kind = hashlib.sha256(_processor().encode()).hexdigest()[:12]
-        folder = platformdirs.user_cache_path("fedbc", appauthor=False) / "compiled" / kind
-        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_compilation_cache_dir", str(compiled_folder()))
     # A round's programs take a second or less each to compile, but there are several.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
 
 
-def _processor() -> str:
+def processor() -> str:
     """A description of the processor that differs where its instructions do."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
