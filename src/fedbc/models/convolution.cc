@@ -27,7 +27,7 @@ typedef Ints IntsAnywhere __attribute__((aligned(4), may_alias));
 
 inline Floats load(const float* from) {
   Floats value = *reinterpret_cast<const FloatsAnywhere*>(from);
-#if defined(__x86_64__)
+#if defined(__AVX__)
   asm("" : "+x"(value));  // else GCC reads it from memory again for each multiplication
 #endif
   return value;
