@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,22 @@ def test_many_models_at_once() -> None:
     together = jax.vmap(value_and_gradients)(*stacked)
     for k, one in enumerate(several):
         assert_close(jax.tree.map(lambda a, k=k: a[k], together), value_and_gradients(*one), 1e-6)
+
+
+def test_lanes_do_not_disturb_each_other() -> None:
+    """Lanes are threads, and each has memory of its own; sizes differ so that it is shared out anew."""
+    cases = [layer(2, 3, size, 9, seed) for seed in range(4) for size in (8, 14)]
+    functions = [jax.jit(value_and_gradients).lower(*case).compile() for case in cases]
+    alone = [jax.block_until_ready(function(*case)) for function, case in zip(functions, cases, strict=True)]
+
+    def again(number: int) -> Any:
+        return jax.block_until_ready(functions[number % len(cases)](*cases[number % len(cases)]))
+
+    with ThreadPoolExecutor(4) as threads:
+        for number, got in enumerate(threads.map(again, range(200))):
+            wanted = alone[number % len(cases)]
+            for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+                np.testing.assert_array_equal(a, b)
 
 
 def test_other_batches_and_precisions_take_the_other_form() -> None:
