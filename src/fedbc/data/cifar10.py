@@ -96,7 +96,7 @@ def random_crop(key: jax.Array, x: jax.Array) -> jax.Array:
     columns = corners[:, 1, None, None] + jnp.arange(width)
     inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
     place = jnp.clip(rows, 0, height - 1) * width + jnp.clip(columns, 0, width - 1)
-    pixels = x.reshape(n, height * width, colours)
+    pixels = jnp.asarray(x).reshape(n, height * width, colours)
     cropped = pixels.at[jnp.arange(n)[:, None, None], place].get(mode="promise_in_bounds")
     black = decode((), jnp.zeros(colours, x.dtype)).astype(x.dtype)
     # The barrier keeps XLA's CPU code from picking each pixel anew wherever the model uses it, a third of a step of the
