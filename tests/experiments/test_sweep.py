@@ -121,6 +121,18 @@ def test_a_worker_that_is_killed_costs_its_run_only(tmp_path):
     assert results[2]["summary"]["rounds"] == 2
 
 
+def test_a_sweep_that_is_terminated_takes_its_workers_along(tmp_path):
+    written(tmp_path, '[run]\nrounds = 1000000\n[[sweep]]\nalgorithm = {name = "fedavg"}\n')
+    process = start(tmp_path, "--workers", "1")
+    worker = worker_of(process.pid)
+    process.terminate()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.startswith("fedbc: stopped; what is done is in")
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
+
+
 def test_what_failed_is_tried_again_but_a_divergence_is_a_result(tmp_path, monkeypatch):
     specs = sweep.read_sweep(written(tmp_path, FILE))
     path = tmp_path / "r.jsonl"

@@ -62,10 +62,12 @@ def test_killed_at_a_random_moment_and_resumed(tmp_path):
     same_run(fedbc.load(tmp_path / "whole"), fedbc.load(tmp_path / "killed"))
 
 
-def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path):
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_stopping_keeps_what_is_done_and_says_how_to_go_on(tmp_path, how):
+    """By Ctrl-C, or by `kill` or a cluster's time limit."""
     process = start(*RUN, "--rounds", "100000", "--checkpoint-every", "5", "--out", "stopped", cwd=tmp_path)
     wait_for_round(tmp_path / "stopped", 5, process)
-    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, how)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert errors.count("\n") == 1

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
 
 import click
 
@@ -55,7 +59,8 @@ def fedbc() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; a mistake of the user's is one line on standard error and exit code 2."""
     try:
-        code = fedbc.main(args=arguments, prog_name="fedbc", standalone_mode=False)
+        with _terminated_like_interrupted():
+            code = fedbc.main(args=arguments, prog_name="fedbc", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         code = EXIT_BAD_INPUT
@@ -69,6 +74,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stderr.close()
         code = 0
     sys.exit(code)
+
+
+@contextlib.contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """`kill`, and a cluster whose time limit is over, do what Ctrl-C does: what is done is kept, and workers end."""
+
+    def stop(_: int, frame: FrameType | None) -> None:
+        on_interrupt = signal.getsignal(signal.SIGINT)  # a run lets its round end
+        if not callable(on_interrupt):
+            raise KeyboardInterrupt
+        on_interrupt(signal.SIGINT, frame)
+
+    if threading.current_thread() is not threading.main_thread():  # only this one may have handlers
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _say(message: str, code: int) -> int:
