@@ -210,7 +210,8 @@ def test_scaffold_collapses_by_itself():
     found.add("cifar10-e1", "scaffold", OTHER, global_accuracy=0.25, drift=4.0)
     judged = origins.scaffold_collapse(found)
     assert judged.verdict == CONFIRMED
-    assert "SCAFFOLD: -17.5 points to FedAvg (-20.0 to -15.0, 2 settings)." in judged.evidence
+    assert "SCAFFOLD does so in 2 of 2 settings (-20.0 to -15.0 points to FedAvg)." in judged.evidence
+    assert "In the paper it does so in 2 of these 2." in judged.evidence
     assert "4.0 times as far from z" in judged.evidence
 
 
@@ -227,7 +228,16 @@ def test_to_diverge_is_to_collapse():
     found.add("cifar10-e1", "scaffold", SKEWED, diverged=True)
     judged = origins.scaffold_collapse(found)
     assert judged.verdict == CONFIRMED
-    assert "SCAFFOLD diverges in 1 setting." in judged.evidence
+    assert "SCAFFOLD does so in 1 of 1 settings (it diverges in 1)." in judged.evidence
+
+
+def test_one_setting_without_a_collapse_counts():
+    found = Given().accuracies("cifar10-e5", {"classes": 1, "exponent": 1.2}, fedavg=40, scaffold=10)
+    found.accuracies("cifar10-e5", {"classes": 3, "exponent": 1.2}, fedavg=57, scaffold=56)
+    judged = origins.scaffold_collapse(found)
+    assert judged.verdict == PARTLY
+    assert "in 1 of 2 settings (-30.0 to -1.0 points to FedAvg), not at E = 5, C = 3, exponent 1.2." in judged.evidence
+    assert "In the paper it does so in 1 of these 2." in judged.evidence
 
 
 def test_scaffold_does_not_collapse():
