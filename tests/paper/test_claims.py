@@ -211,7 +211,7 @@ def test_scaffold_collapses_by_itself():
     judged = origins.scaffold_collapse(found)
     assert judged.verdict == CONFIRMED
     assert "SCAFFOLD does so in 2 of 2 settings (-20.0 to -15.0 points to FedAvg)." in judged.evidence
-    assert "In the paper it does so in 2 of these 2." in judged.evidence
+    assert "In the paper it does so in the same ones." in judged.evidence
     assert "4.0 times as far from z" in judged.evidence
 
 
@@ -231,13 +231,17 @@ def test_to_diverge_is_to_collapse():
     assert "SCAFFOLD does so in 1 of 1 settings (it diverges in 1)." in judged.evidence
 
 
-def test_one_setting_without_a_collapse_counts():
+def test_scaffold_need_not_collapse_where_it_does_not_in_the_paper():
     found = Given().accuracies("cifar10-e5", {"classes": 1, "exponent": 1.2}, fedavg=40, scaffold=10)
-    found.accuracies("cifar10-e5", {"classes": 3, "exponent": 1.2}, fedavg=57, scaffold=56)
+    found.accuracies("cifar10-e5", {"classes": 3, "exponent": 1.2}, fedavg=57, scaffold=56)  # the paper: 53.8, 54.0
+    judged = origins.scaffold_collapse(found)
+    assert judged.verdict == CONFIRMED
+    assert "in 1 of 2 settings (-30.0 to -1.0 points to FedAvg), not at E = 5, C = 3, exponent 1.2." in judged.evidence
+    assert "In the paper it does so in the same ones." in judged.evidence
+    found.accuracies("cifar10-e5", {"classes": 3, "exponent": 1.4}, fedavg=57, scaffold=56)  # the paper: 61.0, 30.8
     judged = origins.scaffold_collapse(found)
     assert judged.verdict == PARTLY
-    assert "in 1 of 2 settings (-30.0 to -1.0 points to FedAvg), not at E = 5, C = 3, exponent 1.2." in judged.evidence
-    assert "In the paper it does so in 1 of these 2." in judged.evidence
+    assert "In the paper it does so in 2, 1 of them the same." in judged.evidence
 
 
 def test_scaffold_does_not_collapse():

@@ -19,7 +19,7 @@ COLLAPSE = -10.0
 
 
 def scaffold_collapse(found: Found) -> Verdict:
-    """SCAFFOLD collapses on CIFAR-10 with skew; counted by settings, as a mean would hide one where it keeps up."""
+    """SCAFFOLD collapses on CIFAR-10 with skew: by settings, for in the paper's own tables it does not in all."""
     claim = "SCAFFOLD collapses on CIFAR-10 with skewed sizes (10 points and more below FedAvg)."
     see = ("cifar10-global-e5", "cifar10-global-e1")
     variants = {"scaffold": "", "scaffold-reference": "-reference"}
@@ -29,19 +29,19 @@ def scaffold_collapse(found: Found) -> Verdict:
     collapsed = {key: [where for where, gap in own.items() if gap <= COLLAPSE] for key, own in gaps.items()}
     parts = [_collapse_in_words(key, own, collapsed[key]) for key, own in gaps.items() if own]
     sound = gaps["scaffold"]
+    ours, in_paper = set(collapsed["scaffold"]), {where for where in sound if _printed_gap(*where) <= COLLAPSE}
     if sound:
-        falls = sum(_printed_gap(*where) <= COLLAPSE for where in sound)
-        parts.insert(1, f"In the paper it does so in {falls} of these {len(sound)}.")
-    if sound and collapsed["scaffold-reference"] and not collapsed["scaffold"]:
+        these = "the same ones" if ours == in_paper else f"{len(in_paper)}, {len(ours & in_paper)} of them the same"
+        parts.insert(1, f"In the paper it does so in {these}.")
+    if sound and collapsed["scaffold-reference"] and not ours:
         parts.append("The collapse belongs to the reference's control variates, not to SCAFFOLD.")
     further = _further_than_fedavg(found)
-    if collapsed["scaffold"] and further:
+    if ours and further:
         parts.append(
             f"Its devices end {np.median(further):.1f} times as far from z as FedAvg's (‖x_i − z‖², median). A likely "
             "cause: control variates from devices with few steps act on a large device's hundreds of steps."
         )
-    everywhere = sound and len(collapsed["scaffold"]) == len(sound)
-    verdict = CONFIRMED if everywhere else PARTLY if any(collapsed.values()) else NOT
+    verdict = CONFIRMED if ours and ours >= in_paper else PARTLY if any(collapsed.values()) else NOT
     return Verdict(claim, verdict, " ".join(parts), see)
 
 
