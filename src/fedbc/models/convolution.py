@@ -11,7 +11,7 @@ channels), the 3×3 window at a place holds the 6×6 pixels that the 2×2 block 
 where `wide` holds the kernel shifted four ways. Pooling is the maximum over the block's four parts.
 
 **On a CPU with a C++ compiler** (`native`), the convolution is done directly, without windows and without the zeros of
-`wide`: a training step of the paper's CNN takes two thirds of the time. What pooling chose is kept, and given the
+`wide`: a training step of the paper's CNN takes 60 % of the time. What pooling chose is kept, and given the
 choice c everything is linear: with the trilinear form T(x, w, dy) = Σ dy · conv(x, w)[c], the derivatives are ∂T/∂w and
 ∂T/∂x, and theirs are again derivatives of T.
 """
