@@ -6,9 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from native_forms import assert_close, without_native
 
 from fedbc import models
 from fedbc.models import convolution, native
-
-
-@contextmanager
-def without_native() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "available", lambda: False)
-        yield
 
 
 def layer(channels: int, outputs: int, size: int, n: int, seed: int = 0) -> tuple[Any, jax.Array]:
@@ -41,11 +33,6 @@ def value_and_gradients(params: Any, x: jax.Array) -> Any:
 
     # A function of its own each time: the traced form depends on what is available.
     return jax.jit(lambda p, x: (convolution.convolve_and_pool(p, x), jax.grad(total, (0, 1))(p, x)))(params, x)
-
-
-def assert_close(got: Any, wanted: Any, precision: float = 1e-5) -> None:
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(a, b, rtol=precision, atol=precision * float(jnp.max(jnp.abs(b))))
 
 
 def test_it_is_used_where_there_is_a_compiler() -> None:

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "vectors.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace ffi = xla::ffi;
@@ -21,32 +22,6 @@ namespace {
 
 constexpr int K = 5;      // the kernel's side
 constexpr int BLOCK = 6;  // outputs whose sums are in registers at once
-constexpr int LANES = 8;  // floats of a vector
-
-typedef float Floats __attribute__((vector_size(4 * LANES)));
-typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
-typedef Floats FloatsAnywhere __attribute__((aligned(4), may_alias));
-typedef Ints IntsAnywhere __attribute__((aligned(4), may_alias));
-
-inline Floats load(const float* from) {
-  Floats value = *reinterpret_cast<const FloatsAnywhere*>(from);
-#if defined(__AVX__)
-  asm("" : "+x"(value));  // else GCC reads it from memory again for each multiplication
-#endif
-  return value;
-}
-inline Ints load(const int32_t* from) { return *reinterpret_cast<const IntsAnywhere*>(from); }
-inline void store(float* to, Floats value) { *reinterpret_cast<FloatsAnywhere*>(to) = value; }
-inline void store(int32_t* to, Ints value) { *reinterpret_cast<IntsAnywhere*>(to) = value; }
-
-// Memory that a thread keeps from call to call; fresh pages would cost as much as the work on them. It is aligned only
-// as floats are.
-template <int PURPOSE>
-float* workspace(int64_t size) {
-  static thread_local std::vector<float> kept;
-  if (static_cast<int64_t>(kept.size()) < size) kept.resize(size);
-  return kept.data();
-}
 
 // Rows of images (channel, row, pixel · n).
 struct Rows {
@@ -111,14 +86,6 @@ std::vector<float> packed(const float* weights, int64_t outputs, int64_t channel
 
 // -1 where a is the maximum of both: of equal values the first counts, and what is not a number comes before all.
 inline Ints comes_first(Floats a, Floats b) { return (a >= b) | (a != a); }
-
-// Calls `at` with the beginnings of vectors that cover n floats; the last two may overlap.
-template <class At>
-inline __attribute__((always_inline)) void each_vector(int64_t n, At at) {
-  int64_t k = 0;
-  for (; k + LANES <= n; k += LANES) at(k);
-  if (k < n) at(n - LANES);
-}
 
 using Values = ffi::Buffer<ffi::F32, 4>;
 using Choice = ffi::Buffer<ffi::S32, 4>;  // which of its four places a pooled value is from: 0 1 above, 2 3 below
@@ -268,7 +235,7 @@ ffi::Error input_gradient(Values w, Values dy, Choice choice, ffi::Result<Values
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fedbc_pooled, pooled,
                               ffi::Ffi::Bind().Arg<Values>().Arg<Values>().Ret<Values>().Ret<Choice>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(fedbc_weight_gradient, weight_gradient,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fedbc_convolution_weight_gradient, weight_gradient,
                               ffi::Ffi::Bind().Arg<Values>().Arg<Values>().Arg<Choice>().Ret<Values>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(fedbc_input_gradient, input_gradient,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fedbc_convolution_input_gradient, input_gradient,
                               ffi::Ffi::Bind().Arg<Values>().Arg<Values>().Arg<Choice>().Ret<Values>());

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from fedbc import checks
+from fedbc.models.background import image_product
 from fedbc.models.base import Array, Model, Params
-from fedbc.models.layers import dense, dense_init, flat, product
+from fedbc.models.layers import dense, dense_init, flat
 
 
 def mlp(features: int = 784, hidden: int = 128, classes: int = 10, dropout: float = 0.0) -> Model:
@@ -29,7 +30,7 @@ def mlp(features: int = 784, hidden: int = 128, classes: int = 10, dropout: floa
 
     def apply(params: Params, x: Array, key: Array | None = None) -> Array:
         first = params["hidden"]
-        h = jax.nn.relu(product(flat("mlp", x, features), first["w"]) + first["b"])
+        h = jax.nn.relu(image_product(flat("mlp", x, features), first["w"]) + first["b"])
         if dropout and key is not None:
             kept = jax.random.bernoulli(key, 1 - dropout, h.shape)
             # Scaled up as in PyTorch, so that the next layer sees the same mean with and without dropout.

@@ -9,19 +9,25 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import itertools
 import os
 import shutil
 import subprocess
 import tempfile
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from fedbc import runtime
 
-_SOURCE = Path(__file__).with_name("convolution.cc")
-_FUNCTIONS = ("fedbc_pooled", "fedbc_weight_gradient", "fedbc_input_gradient")
+_FUNCTIONS = {
+    "convolution.cc": ("pooled", "convolution_weight_gradient", "convolution_input_gradient"),
+    "background.cc": ("background_product", "background_weight_gradient"),
+}
+"""By the source that has them; there their names begin with `fedbc_`."""
+_HEADER = "vectors.h"
 # The program is for this machine only. Sums may be reordered nowhere but where the source does so.
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC", "-w")
 
@@ -35,9 +41,18 @@ def available() -> bool:
         library = ctypes.CDLL(str(_built()))
     except (OSError, subprocess.SubprocessError):  # no compiler, one that cannot do it, or nowhere to keep the library
         return False
-    for name in _FUNCTIONS:
-        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
+    for name in itertools.chain.from_iterable(_FUNCTIONS.values()):
+        function = getattr(library, f"fedbc_{name}")
+        jax.ffi.register_ffi_target(f"fedbc_{name}", jax.ffi.pycapsule(function), platform="cpu")
     return True
+
+
+def call(name: str, result: Any, *arguments: jax.Array) -> Any:
+    """Call a function, once it is `available`; with `vmap`, one after the other.
+
+    result: shapes and types of what it gives.
+    """
+    return jax.ffi.ffi_call(f"fedbc_{name}", result, vmap_method="sequential")(*arguments)
 
 
 def _built() -> Path:
@@ -46,14 +61,20 @@ def _built() -> Path:
     if compiler is None:
         raise FileNotFoundError("no C++ compiler")
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True).stdout
-    of = [_SOURCE.read_bytes(), version, " ".join(_FLAGS).encode(), metadata.version("jaxlib").encode()]
+    sources = [Path(__file__).with_name(name) for name in (*_FUNCTIONS, _HEADER)]
+    of = [
+        *(source.read_bytes() for source in sources),
+        version,
+        " ".join(_FLAGS).encode(),
+        metadata.version("jaxlib").encode(),
+    ]
     key = hashlib.sha256(b"\0".join([*of, runtime.processor().encode()])).hexdigest()[:16]
-    file = runtime.compiled_folder() / "native" / f"convolution-{key}.so"
+    file = runtime.compiled_folder() / "native" / f"models-{key}.so"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=file.parent) as folder:
-            made = Path(folder) / "convolution.so"
-            include = f"-I{jax.ffi.include_dir()}"
-            subprocess.run([compiler, *_FLAGS, include, str(_SOURCE), "-o", str(made)], capture_output=True, check=True)
+            made = Path(folder) / "models.so"
+            inputs = [f"-I{jax.ffi.include_dir()}", *map(str, sources[:-1]), "-o", str(made)]
+            subprocess.run([compiler, *_FLAGS, *inputs], capture_output=True, check=True)
             made.replace(file)  # other processes may be doing the same
     return file
