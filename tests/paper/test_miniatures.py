@@ -9,6 +9,7 @@ import fedbc
 from fedbc import storage
 from fedbc.errors import InputError, RunsFailed
 from fedbc.experiments.spec import RunSpec
+from fedbc.experiments.sweep import append_line
 from fedbc.paper import catalogue, measure, runner, studies, tables, theory
 from fedbc.paper.methods import METHODS
 from fedbc.paper.report import Report, shown
@@ -103,6 +104,24 @@ def test_the_experiments_on_real_data(data, tmp_path, monkeypatch, real_data):
         assert rows["FedBC-FineTune"].mean is not None
         assert rows["Per-FedBC, reference"].mean is not None
         assert report.found.first("cifar10-coefficients", "fedbc", classes=1) is not None
+
+
+def test_the_time_left_is_estimated_from_the_latest_runs(tmp_path):
+    with_choices(tmp_path)
+    experiment = catalogue.EXPERIMENTS["cifar10-e5"]
+    done = [r for r in experiment.runs(runner.Store(tmp_path).choices) if r.method in ("fedavg", "fedbc")][:20]
+    assert len(done) == 20
+    for number, run in enumerate(done):  # programs became faster after the first half
+        line = {"hash": run.hash, "spec": run.spec.to_dict(), "summary": {}, "seconds": 600 if number < 10 else 120}
+        append_line(tmp_path / "cifar10-e5.jsonl", line)
+
+    def minutes(method):
+        (*_, status) = runner.Runner(tmp_path).status(["cifar10-e5"], catalogue.Part(methods=(method,)))
+        return status.core_minutes_left / (status.total - status.done)
+
+    assert minutes("fedbc") == 2
+    assert minutes("qfedavg") == 2  # as the others, none of its own being known
+    assert minutes("pfedme") == 2 * runner.PFEDME_LENGTH
 
 
 def test_runs_that_fail_are_told_and_the_others_kept(tmp_path):

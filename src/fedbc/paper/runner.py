@@ -18,6 +18,10 @@ from fedbc.paper.tuning import TUNINGS, Tuning, read_choices, write_choices
 
 ROUGH_MINUTES = {"synthetic": 0.06, "mnist": 0.6, "cifar10": 2, "shakespeare": 1.6}
 """Core minutes of a tuning run in full, until some have been timed."""
+PFEDME_LENGTH = 4
+"""pFedMe takes so many times as long as other methods, having five gradients a step."""
+LATEST = 9
+"""Runs from which the next one's time is estimated."""
 
 Say = Callable[[str], None]
 
@@ -143,24 +147,27 @@ class Runner:
 
     def _minutes(self, run: Run, experiment: Experiment) -> float:
         """A run's time by that of its like: the same data, epochs and method, or at least data and epochs."""
-        for same_method in (True, False):
-            times = self._times.get(
-                (experiment.name, str(run.setting.get("epochs")), run.method if same_method else "")
-            )
+        epochs = str(run.setting.get("epochs"))
+        longer = PFEDME_LENGTH if "pfedme" in run.method else 1
+        for method, factor in ((run.method, 1), ("", longer)):
+            times = self._times.get((experiment.name, epochs, method))
             if times:
-                return statistics.median(times) / 60  # a run that had to wait says nothing of the next one
+                # The median, for a run that had to wait says nothing of the next one; of the last few, for programs
+                # become faster.
+                return factor * statistics.median(times[-LATEST:]) / 60
         scale = run.setting.get("epochs", 1) ** 0.5 if experiment.name.startswith("synthetic") else 1
-        if "pfedme" in run.method:
-            scale *= 4  # five gradients a step
-        return experiment.minutes * scale
+        return experiment.minutes * scale * longer
 
     @functools.cached_property
     def _times(self) -> dict[tuple[str, str, str], list[float]]:
+        """Seconds by experiment, epochs and method, or any method; the latest last."""
+        order = {key: number for number, key in enumerate(self.store.lines)}
         times: dict[tuple[str, str, str], list[float]] = {}
         for experiment in EXPERIMENTS.values():
-            for run in experiment.runs(self.store.choices):
-                line = self.store.line(run)
-                if line is not None and "summary" in line:
+            done = [run for run in experiment.runs(self.store.choices) if self.store.line(run) is not None]
+            for run in sorted(done, key=lambda run: order[str(run.hash)]):
+                line = self.store.lines[str(run.hash)]
+                if "summary" in line:
                     for method in (run.method, ""):
                         key = (experiment.name, str(run.setting.get("epochs")), method)
                         times.setdefault(key, []).append(line["seconds"] + line.get("seconds_before", 0))
