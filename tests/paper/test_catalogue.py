@@ -64,9 +64,11 @@ def test_the_grids_are_the_appendix():
 
 
 def test_every_global_table_has_the_uniform_controls():
-    shown = {name for plan in tables.PLANS.values() if "local" not in plan.name for name in plan.needs}
+    # The rows at the stated rate stand in a table that has the controls from another experiment.
+    shown = {n for p in tables.PLANS.values() if "local" not in p.name for n in p.needs} - {"cifar10-rates"}
     assert shown == {n for n in EXPERIMENTS if "local" not in n} - {
         "synthetic-gamma", "synthetic-devices", "synthetic-draws", "cifar10-coefficients", "cifar10-rounds",
+        "cifar10-rates",
     }  # fmt: skip
     for name in (*shown, "synthetic-devices", "synthetic-draws"):
         assert {"fedavg-uniform", "fedprox-uniform"} <= set(EXPERIMENTS[name].methods), name
@@ -107,7 +109,7 @@ def test_a_first_look_is_a_part_of_the_whole():
 def test_nothing_is_made_up_before_it_is_chosen():
     assert chosen({}, "fedbc") is None
     assert chosen({}, "fedbc-reference") is None
-    assert chosen({}, "perfedavg") == {"name": "perfedavg", "lr": 0.001, "inner_lr": 0.01}
+    assert chosen({}, "perfedavg-stated") == {"name": "perfedavg", "lr": 0.001, "inner_lr": 0.01}
     assert all(r.spec is None for r in EXPERIMENTS["synthetic"].runs({}))
 
 

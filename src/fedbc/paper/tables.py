@@ -242,6 +242,7 @@ def _local_lines() -> tuple[RowPlan, ...]:
     lines = []
     for name, tuned in (
         ("cifar10-local-e5", "finetuned_accuracy"),
+        ("cifar10-rates", ""),
         ("cifar10-local-e5-reference", "finetuned_on_test_accuracy_weighted"),
     ):
         for key in EXPERIMENTS[name].methods:
@@ -255,11 +256,13 @@ def _local_lines() -> tuple[RowPlan, ...]:
 
 def _image_plan(data: str, epochs: int) -> Plan:
     shown = {"mnist": "MNIST", "cifar10": "CIFAR-10"}[data]
+    paper = f"{data}-e{epochs}"
+    rates = ("cifar10-rates",) if paper == "cifar10-e5" else ()
     return Plan(
         f"{data}-global-e{epochs}",
         f"{shown}: global accuracy, E = {epochs}",
         f"{data}_global_e{epochs}",
-        _lines((f"{data}-e{epochs}", f"{data}-e{epochs}-reference")),
+        _lines((paper, *rates, f"{paper}-reference")),
         tuple({"exponent": e} for e in EXPONENTS),
         tuple({"classes": c} for c in CLASSES),
     )

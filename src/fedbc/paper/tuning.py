@@ -154,7 +154,7 @@ def _mean_loss(specs: list[RunSpec], results: Results) -> float:
 
 
 _GLOBAL = (*methods.SOUND, "qfedavg-reference", "scaffold-reference")
-_PERSONAL = ("pfedme", "pfedme-reference", "perfedbc")
+_PERSONAL = ("perfedavg", "pfedme", "pfedme-reference", "perfedbc")
 
 TUNINGS = {
     t.name: t

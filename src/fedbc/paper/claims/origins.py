@@ -151,7 +151,7 @@ def reference_local_levels(found: Found) -> Verdict:
     rows = PLANS[name].build(found).rows
     theirs = {(row.group, row.label.removesuffix(", reference")): row for row in rows if row.protocol == "reference"}
     off: _Off = {}
-    for row in (row for row in rows if row.protocol == "paper"):
+    for row in (row for row in rows if row.protocol == "paper" and not row.control):
         for cell, other in zip(row.cells, theirs[row.group, row.label].cells, strict=True):
             if cell.difference is not None and other.difference is not None:
                 off.setdefault(f"{row.label}, {row.group}", []).append((cell.difference, other.difference))
