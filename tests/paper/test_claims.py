@@ -335,7 +335,7 @@ def test_weights_explain_what_is_not_alike_on_text():
     given = {"fedbc": 34, "fedavg": 35, "qfedavg": 30, "fedprox": 35, "scaffold": 30, "fedavg_uniform": 30}
     found.accuracies("shakespeare", {"epochs": 1}, **given)
     judged = accuracy.alike_on_text(found)
-    assert "Weights by size are 5.0 points ahead of uniform ones (E = 1)" in judged.evidence
+    assert "Weights by size are 5.0 points (E = 1) ahead of uniform ones" in judged.evidence
     assert "E = 5 was not run." in judged.evidence
     assert judged.verdict == NOT
     alike = Given().accuracies("shakespeare", {"epochs": 1}, **dict.fromkeys(given, 52) | {"scaffold": 32})

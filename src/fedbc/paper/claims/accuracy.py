@@ -226,13 +226,13 @@ def alike_on_text(found: Found) -> Verdict:
         parts.append(f"E = {e}: {listed} %" + ("." if "scaffold" in row else "; SCAFFOLD diverges."))
     if not all(below.values()):
         parts.append("SCAFFOLD as published does not fall behind as in the paper.")
-    for e, row in rows.items():
-        gap = row["fedavg"] - row.get("fedavg-uniform", row["fedavg"])
-        if gap > 2 and not alike[e]:
-            parts.append(
-                f"Weights by size are {gap:.1f} points ahead of uniform ones (E = {e}), which q-FedAvg and SCAFFOLD "
-                "have too: the weights tell them apart."
-            )
+    gaps = {e: row["fedavg"] - row.get("fedavg-uniform", row["fedavg"]) for e, row in rows.items() if not alike[e]}
+    told_apart = {e: gap for e, gap in gaps.items() if gap > 2}
+    if told_apart:
+        parts.append(
+            f"Weights by size are {_points(told_apart, 1)} ahead of uniform ones, which q-FedAvg and SCAFFOLD have, "
+            "too: the weights tell them apart."
+        )
     holds = [*alike.values(), *below.values(), leader.get(5) == "fedbc"]
     if 5 not in rows:
         parts.append("E = 5 was not run.")
@@ -241,10 +241,13 @@ def alike_on_text(found: Found) -> Verdict:
         holds.append(False)
         parts.append(
             "On this sample, with fewer rounds and examples, FedBC, FedAvg, q-FedAvg and FedProx are "
-            + ", ".join(f"{gap:.0f} points (E = {e})" for e, gap in short.items())
-            + " below the paper: this compares them early in training, not where they end."
+            f"{_points(short, 0)} below the paper: this compares them early in training, not where they end."
         )
     return Verdict(claim, CONFIRMED if all(holds) else PARTLY if any(holds) else NOT, " ".join(parts), see)
+
+
+def _points(by_epochs: dict[int, float], digits: int) -> str:
+    return ", ".join(f"{value:.{digits}f} points (E = {e})" for e, value in by_epochs.items())
 
 
 def _below_the_paper(row: dict[str, float], epochs: int) -> float:
