@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "vectors.h"
 #include "xla/ffi/api/ffi.h"
@@ -95,6 +96,14 @@ float background_of(Matrix x) {
   return std::isfinite(corner) ? corner : 0.0f;
 }
 
+// Calls `at` with whole tiles of `count` rows of a result, then with those that are left, one by one.
+template <class At>
+void each_tile(int64_t count, At at) {
+  int64_t i = 0;
+  for (; i + TILE <= count; i += TILE) at(std::integral_constant<int, TILE>(), i);
+  for (; i < count; ++i) at(std::integral_constant<int, 1>(), i);
+}
+
 template <int R>
 void images_times(float* y, const float* x, const float* w, const float* base, float b, int64_t features,
                   int64_t outputs) {
@@ -114,12 +123,10 @@ ffi::Error product(Matrix x, Matrix w, ffi::Result<Matrix> y) {
   const int64_t n = x.dimensions()[0], features = x.dimensions()[1], outputs = w.dimensions()[1];
   const float b = background_of(x);
   const float* base = background_times(b, w);
-  const auto made_by = [&](auto images, int64_t i) {
-    images(y->typed_data() + i * outputs, x.typed_data() + i * features, w.typed_data(), base, b, features, outputs);
-  };
-  int64_t i = 0;
-  for (; i + TILE <= n; i += TILE) made_by(images_times<TILE>, i);
-  for (; i < n; ++i) made_by(images_times<1>, i);
+  each_tile(n, [&](auto tile, int64_t i) {
+    images_times<tile()>(y->typed_data() + i * outputs, x.typed_data() + i * features, w.typed_data(), base, b,
+                         features, outputs);
+  });
   return ffi::Error::Success();
 }
 
@@ -135,12 +142,10 @@ ffi::Error weight_gradient(Matrix x, Matrix d, ffi::Result<Matrix> dw) {
   const int64_t n = x.dimensions()[0], features = x.dimensions()[1], outputs = d.dimensions()[1];
   const float b = background_of(x);
   const float* base = background_times(b, d);
-  const auto made_by = [&](auto pixels, int64_t p) {
-    pixels(dw->typed_data() + p * outputs, x.typed_data() + p, d.typed_data(), base, b, n, features, outputs);
-  };
-  int64_t p = 0;
-  for (; p + TILE <= features; p += TILE) made_by(pixels_times<TILE>, p);
-  for (; p < features; ++p) made_by(pixels_times<1>, p);
+  each_tile(features, [&](auto tile, int64_t p) {
+    pixels_times<tile()>(dw->typed_data() + p * outputs, x.typed_data() + p, d.typed_data(), base, b, n, features,
+                         outputs);
+  });
   return ffi::Error::Success();
 }
 
