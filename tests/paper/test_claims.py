@@ -204,6 +204,22 @@ def test_per_fedbc(ours, verdict):
     assert ("not evaluated alike" in judged.evidence) == (ours == 0.9)
 
 
+@pytest.mark.parametrize(("tuned", "verdict"), [(0.7, CONFIRMED), (0.9, NOT)])
+def test_per_fedbc_is_best(tuned, verdict):
+    found = Given()
+    found.add("cifar10-local-e5", "perfedbc", OTHER, finetuned_accuracy=0.8)
+    assert local.per_fedbc_best(found).verdict == NOT_RUN  # nothing to compare with
+    found.add("cifar10-local-e5", "fedbc", OTHER, local_accuracy=0.6, finetuned_accuracy=tuned)
+    found.add("cifar10-local-e5", "perfedavg", OTHER, finetuned_accuracy=0.65)
+    found.add("cifar10-rates", "perfedbc-stated", OTHER, finetuned_accuracy=0.95)  # no rival
+    judged = local.per_fedbc_best(found)
+    assert judged.verdict == verdict
+    assert f"C = 3, exponent 1.4: {80 - 100 * tuned:+.1f} (FedBC-FineTune)." in judged.evidence
+    assert ("serve devices better" in judged.evidence) == (verdict == NOT)
+    found.add("cifar10-local-e5", "perfedbc", SKEWED, finetuned_accuracy=0.1)  # C = 1 is not claimed
+    assert local.per_fedbc_best(found) == judged
+
+
 def at_rates(stated, tuned, rate=0.01):
     """Global and local accuracy of Per-FedAvg at the stated outer rate and at the tuned one; the paper's is 85.6 %."""
     found, columns = Given(), ("global_accuracy", "finetuned_accuracy")

@@ -30,6 +30,7 @@ JUDGES: dict[Judge, tuple[str, ...]] = {
     accuracy.personal_methods_lose: ("cifar10-e5",),
     local.fine_tuning: ("cifar10-local-e5",),
     local.per_fedbc: ("cifar10-local-e5",),
+    local.per_fedbc_best: ("cifar10-local-e5",),
     local.stated_rate: ("cifar10-local-e5", "cifar10-rates"),
     origins.scaffold_collapse: ("cifar10-e5", "cifar10-e1"),
     origins.q_normalisation: ("synthetic",),
