@@ -61,9 +61,9 @@ def _built() -> Path:
     if compiler is None:
         raise FileNotFoundError("no C++ compiler")
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True).stdout
-    sources = [Path(__file__).with_name(name) for name in (*_FUNCTIONS, _HEADER)]
+    here = Path(__file__).parent
     of = [
-        *(source.read_bytes() for source in sources),
+        *((here / name).read_bytes() for name in (*_FUNCTIONS, _HEADER)),
         version,
         " ".join(_FLAGS).encode(),
         metadata.version("jaxlib").encode(),
@@ -74,7 +74,8 @@ def _built() -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=file.parent) as folder:
             made = Path(folder) / "models.so"
-            inputs = [f"-I{jax.ffi.include_dir()}", *map(str, sources[:-1]), "-o", str(made)]
-            subprocess.run([compiler, *_FLAGS, *inputs], capture_output=True, check=True)
+            sources = [str(here / name) for name in _FUNCTIONS]
+            command = [compiler, *_FLAGS, f"-I{jax.ffi.include_dir()}", *sources, "-o", str(made)]
+            subprocess.run(command, capture_output=True, check=True)
             made.replace(file)  # other processes may be doing the same
     return file

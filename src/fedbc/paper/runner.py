@@ -161,16 +161,16 @@ class Runner:
     @functools.cached_property
     def _times(self) -> dict[tuple[str, str, str], list[float]]:
         """Seconds by experiment, epochs and method, or any method; the latest last."""
-        order = {key: number for number, key in enumerate(self.store.lines)}
         times: dict[tuple[str, str, str], list[float]] = {}
         for experiment in EXPERIMENTS.values():
-            done = [run for run in experiment.runs(self.store.choices) if self.store.line(run) is not None]
-            for run in sorted(done, key=lambda run: order[str(run.hash)]):
-                line = self.store.lines[str(run.hash)]
-                if "summary" in line:
+            runs = {run.hash: run for run in experiment.runs(self.store.choices)}
+            for key, line in self.store.lines.items():  # in the order in which they were run
+                run = runs.get(key)
+                if run is not None and "summary" in line:
+                    seconds = line["seconds"] + line.get("seconds_before", 0)
                     for method in (run.method, ""):
-                        key = (experiment.name, str(run.setting.get("epochs")), method)
-                        times.setdefault(key, []).append(line["seconds"] + line.get("seconds_before", 0))
+                        like = (experiment.name, str(run.setting.get("epochs")), method)
+                        times.setdefault(like, []).append(seconds)
         return times
 
 
