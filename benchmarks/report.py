@@ -67,9 +67,9 @@ NOTES = (
 
 ASKED = (
     "The share of the arithmetic limit that a step would reach if training met a bar just so, and what fedbc reaches. "
-    "A bar near or above 100 % is out of reach in float32, whatever the formulation. Beside the products there is "
-    "always work that the limit does not count: a batch is gathered and decoded, the update reads and writes every "
-    "parameter."
+    "A bar near or above 100 % is out of reach in float32, unless products are left out, as on W2 those with the "
+    "background of images. Beside the products there is always work that the limit does not count: a batch is gathered "
+    "and decoded, the update reads and writes every parameter."
 )
 
 Record = dict[str, Any]
