@@ -505,6 +505,39 @@ def test_gains():
     assert without.column("over_root").tolist() == []
 
 
+def test_gains_under_the_reference_protocol():
+    """There its variants of FedBC, q-FedAvg and SCAFFOLD take part, and only they."""
+    found = Given().accuracies("mnist-e5-reference", SKEWED, fedavg=80, fedprox=85, fedavg_uniform=92)
+    found.accuracies("mnist-e5-reference", SKEWED, fedprox_uniform=93, qfedavg=99, scaffold=99, fedbc=99)
+    assert gains.gain(found, "MNIST, E = 5, reference protocol").margins == ()
+    found.accuracies("mnist-e5-reference", SKEWED, qfedavg_reference=88, scaffold_reference=20, fedbc_reference=94)
+    (own,) = gains.gain(found, "MNIST, E = 5, reference protocol").margins
+    assert own[:4] == pytest.approx((14, 12, 1, 6))
+
+
+@pytest.mark.parametrize(
+    ("uniform", "sound", "verdict"), [(92, 81, CONFIRMED), (83, 81, PARTLY), (92, 92, PARTLY), (83, 92, NOT)]
+)
+def test_the_lead_under_the_reference_protocol(uniform, sound, verdict):
+    """There FedBC has 94, FedAvg 80; under the paper protocol FedAvg has 80, too."""
+    found = Given()
+    assert origins.reference_lead(found).verdict == NOT_RUN
+    controls = {"fedavg": 80, "fedprox": 85, "fedavg_uniform": uniform, "fedprox_uniform": uniform}
+    variants = {"qfedavg_reference": 88, "scaffold_reference": 20, "fedbc_reference": 94}
+    found.accuracies("mnist-e5-reference", SKEWED, **controls, **variants)
+    found.accuracies("mnist-e5", SKEWED, **controls, qfedavg=80, scaffold=80, fedbc=sound)
+    found.accuracies("mnist-e5", OTHER, **controls, qfedavg=80, scaffold=80, fedbc=99)  # not run under the reference's
+    judged = origins.reference_lead(found)
+    assert judged.verdict == verdict
+    assert "Over 1 settings" in judged.evidence
+    assert f"ahead of FedAvg by +{sound - 80}.0 points" in judged.evidence
+    assert ("A likely cause" in judged.evidence) == (verdict == CONFIRMED)
+    in_order = [{"in_order": {"test": 100, "untrained": u}} for u in ([0] * 19 + [10], [5] * 2 + [0] * 13 + [4] * 5)]
+    found.studies["partitions"] = {"classes": in_order}
+    share = "Such are 20% of all test examples in the mean over the paper's settings (10% to 30%), 75% of them"
+    assert (share in origins.reference_lead(found).evidence) == (verdict == CONFIRMED)
+
+
 def test_a_contest_names_the_control_between():
     verdict = accuracy.synthetic_best(by_epochs(fedbc=87, fedavg=83, fedavg_root=86))
     assert "Against FedAvg with weights √n_i: 5 of 5, +1.0 points." in verdict.evidence

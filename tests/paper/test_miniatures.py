@@ -182,6 +182,24 @@ def test_studies(tmp_path, monkeypatch):
     assert found.studies["toy"]["walks"]["FedAvg"]["path"][0] == [-0.6, -1.2]
 
 
+@pytest.mark.usefixtures("real_data")
+def test_the_study_of_partitions(tmp_path, monkeypatch):
+    monkeypatch.setattr(studies, "CLASSES", (3,))
+    monkeypatch.setattr(studies, "EXPONENTS", (1.2,))
+    study = studies.STUDIES["partitions"]
+    study.run(tmp_path / study.file, lambda *_: None)
+    (mnist, cifar10) = study.read(tmp_path)["classes"]
+    assert [mnist["dataset"], cifar10["dataset"]] == ["MNIST", "CIFAR-10"]
+    federation = fedbc.data.mnist(classes=3, exponent=1.2, split="ordered")
+    for i, untrained in enumerate(mnist["in_order"]["untrained"]):
+        trained, tested = (
+            part.y[part.offsets[i] : part.offsets[i + 1]] for part in (federation.train, federation.test)
+        )
+        assert untrained == sum(label not in trained for label in tested)
+    assert mnist["in_order"]["test"] == len(federation.test.y)
+    assert sum(mnist["in_order"]["untrained"][-5:]) > 0.3 * len(federation.test.y)
+
+
 class Stop(Exception):
     """Stands for a kill."""
 

@@ -10,6 +10,8 @@ from fedbc.paper.tables import Found
 
 __all__ = ["JUDGES", "judge_all"]
 
+_REFERENCE = tuple(f"{data}-e{e}-reference" for data in ("cifar10", "mnist") for e in (1, 5))
+
 JUDGES: dict[Judge, tuple[str, ...]] = {
     accuracy.synthetic_best: ("synthetic",),
     accuracy.lowest_loss: ("synthetic",),
@@ -35,7 +37,8 @@ JUDGES: dict[Judge, tuple[str, ...]] = {
     origins.scaffold_collapse: ("cifar10-e5", "cifar10-e1"),
     origins.q_normalisation: ("synthetic",),
     origins.best_rounds: ("cifar10-e1", "cifar10-e5", "mnist-e1", "mnist-e5"),
-    origins.reference_levels: tuple(f"{data}-e{e}-reference" for data in ("cifar10", "mnist") for e in (1, 5)),
+    origins.reference_levels: _REFERENCE,
+    origins.reference_lead: _REFERENCE,
     origins.reference_local_levels: ("cifar10-local-e5", "cifar10-local-e5-reference"),
     origins.more_rounds: ("cifar10-rounds",),
     theory.theorem_rate: (),

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedbc.paper.catalogue import CLASSES, DRAWS, EPOCHS, EXPONENTS, Setting
-from fedbc.paper.claims.verdict import RIVALS, means
+from fedbc.paper.claims.verdict import REFERENCE, RIVALS, means
 from fedbc.paper.tables import Found
 
 VARIANTS = ("qfedavg-reference", "scaffold-reference")
@@ -18,10 +18,16 @@ ROOT = "fedavg-root"
 
 
 def contest(found: Found, experiment: str, **setting: Any) -> dict[str, float]:
-    """The methods' means in a setting where FedBC and all rivals were run; of a method that diverged there is none."""
-    if not all(found.lines(experiment, key, **setting) for key in ("fedbc", *RIVALS)):
+    """The methods' means in a setting where FedBC and all rivals were run; of a method that diverged there is none.
+
+    Under the reference protocol its variants of methods stand for these.
+    """
+    variants = REFERENCE if experiment.endswith("-reference") else {}
+    taking_part = {variants.get(key, key): key for key in ("fedbc", *RIVALS)}
+    if not all(found.lines(experiment, key, **setting) for key in taking_part):
         return {}
-    return means(found, experiment, ("fedbc", *RIVALS, *VARIANTS, *CONTROLS, ROOT), **setting)
+    known = means(found, experiment, (*taking_part, *VARIANTS, *CONTROLS, ROOT), **setting)
+    return {taking_part.get(key, key): mean for key, mean in known.items()}
 
 
 class Margins(NamedTuple):
@@ -53,17 +59,22 @@ def margins(found: Found, experiment: str, **setting: Any) -> Margins | None:
     )
 
 
-_IMAGES: tuple[Setting, ...] = tuple({"classes": c, "exponent": e} for c in CLASSES for e in EXPONENTS)
+IMAGES: tuple[Setting, ...] = tuple({"classes": c, "exponent": e} for c in CLASSES for e in EXPONENTS)
 PAPERS_DRAW, OTHER_DRAWS = "Synthetic data, E = 1 to 50", "Synthetic data, draws 2 to 5"
 PLACES: dict[str, tuple[str, tuple[Setting, ...]]] = {
     PAPERS_DRAW: ("synthetic", tuple({"epochs": e} for e in EPOCHS)),
     OTHER_DRAWS: ("synthetic-draws", tuple({"draw": d} for d in DRAWS[1:])),
     "Synthetic data, 70 and 100 devices": ("synthetic-devices", tuple({"devices": d} for d in (70, 100))),
-    "MNIST, E = 1": ("mnist-e1", _IMAGES),
-    "MNIST, E = 5": ("mnist-e5", _IMAGES),
-    "CIFAR-10, E = 1": ("cifar10-e1", _IMAGES),
-    "CIFAR-10, E = 5": ("cifar10-e5", _IMAGES),
+    "MNIST, E = 1": ("mnist-e1", IMAGES),
+    "MNIST, E = 5": ("mnist-e5", IMAGES),
+    "CIFAR-10, E = 1": ("cifar10-e1", IMAGES),
+    "CIFAR-10, E = 5": ("cifar10-e5", IMAGES),
     "Shakespeare, E = 1 and 5": ("shakespeare", tuple({"epochs": e} for e in (1, 5))),
+    **{
+        f"{title}, E = {e}, reference protocol": (f"{data}-e{e}-reference", IMAGES)
+        for data, title in (("mnist", "MNIST"), ("cifar10", "CIFAR-10"))
+        for e in (1, 5)
+    },
 }
 """The rows of the table: an experiment and its settings."""
 COLUMNS = {

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from fedbc.paper.catalogue import CLASSES, EPOCHS, EXPONENTS, MORE_ROUNDS, WITH_MORE_ROUNDS
-from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, RIVALS, Verdict, means
+from fedbc.paper.claims.gains import IMAGES, margins
+from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, REFERENCE, RIVALS, Verdict, means, spread
 from fedbc.paper.methods import METHODS
 from fedbc.paper.tables import PLANS, Found, printed_cell
 
@@ -131,14 +132,63 @@ def best_rounds(found: Found) -> Verdict:
 def reference_levels(found: Found) -> Verdict:
     """Whether the reference protocol comes nearer to the paper's numbers than the paper protocol."""
     claim = "(Ours) The paper's accuracies on images come from the reference protocol (classes split in order)."
-    variants = {"qfedavg": "qfedavg-reference", "scaffold": "scaffold-reference", "fedbc": "fedbc-reference"}
 
     def both(experiment: str, key: str, setting: dict[str, Any]) -> tuple[float, float] | None:
         ours = found.mean(experiment, key, **setting)
-        theirs = found.mean(f"{experiment}-reference", variants.get(key, key), **setting)
+        theirs = found.mean(f"{experiment}-reference", REFERENCE.get(key, key), **setting)
         return None if ours is None or theirs is None else (ours, theirs)
 
     return _second_is_nearer(claim, _off(both), "Our paper protocol", "our reference protocol")
+
+
+def reference_lead(found: Found) -> Verdict:
+    """Whether FedBC's lead on images is the reference protocol's, and whether weights alone have it."""
+    claim = (
+        "(Ours) Under the reference protocol FedBC leads the paper's methods on images by much more than under the "
+        "paper's, and FedAvg with uniform weights has this lead, too."
+    )
+    tables = tuple(f"{data}-e{e}" for data in ("mnist", "cifar10") for e in (1, 5))
+    both = [
+        (theirs, margins(found, name, **setting))
+        for name, setting in itertools.product(tables, IMAGES)
+        if (theirs := margins(found, f"{name}-reference", **setting))
+    ]
+    see = tuple(name.replace("-e", "-global-e") for name in tables)
+    if not both:
+        return Verdict(claim, NOT_RUN, "Not run.", see)
+    gained, uniform, over_controls, over_rivals, _ = np.array([theirs for theirs, _ in both]).T
+    sound = np.array([ours.over_fedavg for _, ours in both if ours])
+    text = (
+        f"Over {len(both)} settings under the reference protocol FedBC is ahead of FedAvg weighted by size by "
+        f"{spread(gained)}, and of the best other method of the paper by {spread(over_rivals)}, in "
+        f"{(over_rivals > 0).sum()} of them. FedAvg with uniform weights is ahead of FedAvg weighted by size by "
+        f"{spread(uniform)}; over the better of the two uniform controls FedBC is ahead by {spread(over_controls)}."
+    )
+    if len(sound):
+        text += f" Under the paper protocol FedBC is ahead of FedAvg by {spread(sound)} in these settings."
+    larger = len(sound) > 0 and gained.mean() > 2 * max(sound.mean(), 0.5)
+    weights = uniform.mean() > 0.8 * gained.mean() > 0
+    if larger and weights:
+        text += (
+            " A likely cause: with classes split in order, large devices are tested on classes that they do not train "
+            "on; smaller devices do, and weights by size silence them."
+        )
+        text += _tested_untrained(found)
+    return Verdict(claim, CONFIRMED if larger and weights else PARTLY if larger or weights else NOT, text, see)
+
+
+def _tested_untrained(found: Found) -> str:
+    """How many test examples are of a class that their device does not train on, and where they are."""
+    study = found.studies.get("partitions")
+    if not study:
+        return ""
+    tests = [row["in_order"] for row in study["classes"]]
+    shares = np.array([sum(t["untrained"]) / t["test"] for t in tests])
+    on_largest = sum(sum(t["untrained"][-5:]) for t in tests) / sum(sum(t["untrained"]) for t in tests)
+    return (
+        f" Such are {shares.mean():.0%} of all test examples in the mean over the paper's settings ({shares.min():.0%} "
+        f"to {shares.max():.0%}), {on_largest:.0%} of them on the five largest of 20 devices."
+    )
 
 
 def reference_local_levels(found: Found) -> Verdict:

@@ -13,6 +13,8 @@ from fedbc.paper.tables import Found
 CONFIRMED, PARTLY, NOT, NOT_RUN = VERDICTS = ("confirmed", "partly", "not confirmed", "not run")
 RIVALS = ("fedavg", "qfedavg", "fedprox", "scaffold")
 """The paper's other methods, each as its authors define it."""
+REFERENCE = {key: f"{key}-reference" for key in ("qfedavg", "scaffold", "fedbc")}
+"""What stands for a method under the reference protocol, where that differs."""
 
 
 @dataclass(frozen=True)
