@@ -9,11 +9,13 @@ import tarfile
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedbc import native
 from fedbc.data import Federation, cifar10
-from fedbc.data.cifar10 import DEVIATION, MEAN, decode, random_crop, read_batch
+from fedbc.data.cifar10 import DEVIATION, MEAN, cropped_at, random_crop, read_batch
 from fedbc.errors import InputError
 
 module = importlib.import_module("fedbc.data.cifar10")
@@ -48,16 +50,27 @@ def test_decoding_standardises_each_colour(federation: Federation) -> None:
 
 def test_cropping_takes_a_window_of_the_image_in_a_black_frame() -> None:
     stored = np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3)).astype(np.uint8)
-    cropped = np.asarray(jax.jit(lambda key: random_crop(key, decode((), stored)))(jax.random.key(1)))
-    framed = np.asarray(decode((), np.pad(stored, ((0, 0), (4, 4), (4, 4), (0, 0)))))
+    cropped = np.asarray(jax.jit(random_crop)(jax.random.key(1), stored))
+    assert cropped.dtype == np.uint8
+    framed = np.pad(stored, ((0, 0), (4, 4), (4, 4), (0, 0)))
     seen = set()
     for image, whole in zip(cropped, framed, strict=True):
-        found = [
-            (i, j) for i in range(9) for j in range(9) if np.allclose(image, whole[i : i + 32, j : j + 32], atol=1e-5)
-        ]
+        found = [(i, j) for i in range(9) for j in range(9) if np.array_equal(image, whole[i : i + 32, j : j + 32])]
         assert len(found) == 1
         seen.update(found)
     assert len(seen) > 10
+
+
+def test_windows_in_machine_code_are_those_of_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = np.random.default_rng(0).integers(1, 256, (81, 5, 7, 2)).astype(np.uint8)
+    # Every shift up to one beyond the image's own size, in both directions and far away.
+    shifts = (-9, -7, -5, -2, 0, 1, 5, 7, 2**30)
+    corners = jnp.asarray([(i, j) for i in shifts for j in shifts])
+    direct = np.asarray(cropped_at(stored, corners))
+    monkeypatch.setattr(native, "available", lambda: False)
+    np.testing.assert_array_equal(direct, cropped_at(stored, corners))
+    assert direct[40].any()
+    assert not direct[0].any()
 
 
 def test_cropping_uses_every_shift_equally_often() -> None:

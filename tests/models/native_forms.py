@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedbc.models import native
+from fedbc import native
 
 
 @contextmanager

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from native_forms import assert_close, without_native
 
-from fedbc import models
-from fedbc.models import background, native
+from fedbc import models, native
+from fedbc.models import background
 
 
 def images(n: int, features: int, value: float, share: float = 0.2, seed: int = 0) -> jax.Array:

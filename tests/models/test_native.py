@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from native_forms import assert_close, without_native
 
-from fedbc import models
-from fedbc.models import convolution, native
+from fedbc import models, native
+from fedbc.models import convolution
 
 
 def layer(channels: int, outputs: int, size: int, n: int, seed: int = 0) -> tuple[Any, jax.Array]:
@@ -129,7 +129,7 @@ def test_other_batches_and_precisions_take_the_other_form() -> None:
 REPORT = """
 import jax, jax.numpy as jnp
 from fedbc import models
-from fedbc.models import native
+from fedbc import native
 model = models.cnn()
 params = jax.jit(model.init)(jax.random.key(0))
 x = jax.random.normal(jax.random.key(1), (20, 32, 32, 3))

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedbc import native
 from fedbc.data import files
 from fedbc.data.federation import Federation, Shared
 from fedbc.data.partition import Plan
@@ -88,20 +89,29 @@ def decode(shared: Shared, x: jax.Array) -> jax.Array:
     return (x.astype(dtype) * (1 / 255) - mean) * (1 / deviation)
 
 
-def random_crop(key: jax.Array, x: jax.Array) -> jax.Array:
-    """A window of each decoded image's size, at random within the image in a black frame of 4 pixels."""
+def random_crop(key: jax.Array, x: jax.Array | np.ndarray) -> jax.Array:
+    """A window of each stored image's size, at random within the image in a black frame of 4 pixels."""
+    return cropped_at(x, jax.random.randint(key, (x.shape[0], 2), 0, 2 * PADDING + 1) - PADDING)
+
+
+def cropped_at(x: jax.Array | np.ndarray, corners: jax.Array) -> jax.Array:
+    """Windows of the images' own size, black (0) beyond their edges.
+
+    x: (n, height, width, colours).
+    corners: (n, 2), the row and the column of each image that come to the window's upper left corner.
+    """
+    if x.dtype == jnp.uint8 and native.available():
+        return native.call("crop", jax.ShapeDtypeStruct(x.shape, x.dtype), jnp.asarray(x), corners.astype(jnp.int32))
     n, height, width, colours = x.shape
-    corners = jax.random.randint(key, (n, 2), 0, 2 * PADDING + 1) - PADDING
     rows = corners[:, 0, None, None] + jnp.arange(height)[:, None]
     columns = corners[:, 1, None, None] + jnp.arange(width)
     inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
     place = jnp.clip(rows, 0, height - 1) * width + jnp.clip(columns, 0, width - 1)
     pixels = jnp.asarray(x).reshape(n, height * width, colours)
     cropped = pixels.at[jnp.arange(n)[:, None, None], place].get(mode="promise_in_bounds")
-    black = decode((), jnp.zeros(colours, x.dtype)).astype(x.dtype)
     # The barrier keeps XLA's CPU code from picking each pixel anew wherever the model uses it, a third of a step of the
     # CNN.
-    return jax.lax.optimization_barrier(jnp.where(inside[..., None], cropped, black))
+    return jax.lax.optimization_barrier(jnp.where(inside[..., None], cropped, 0))
 
 
 def read_batch(content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -46,10 +46,10 @@ class Federation:
 
     `x` may be stored in a compact form (bytes of an image, the position of a window in a text):
     `decode(shared, x)` turns a batch of stored rows into what the model takes, inside the compiled step;
-    `shared` holds arrays that all devices need for it. `augment(key, x)`, if given, is applied to decoded
-    training batches only. `classes` is the number of labels, None for regression. `ordered` says that each device's
-    test examples are its last ones, as for texts, whose neighbouring examples overlap. `origin` is the federation that
-    was pooled, if any: the global model's spread over devices is measured on its devices.
+    `shared` holds arrays that all devices need for it. `augment(key, x)`, if given, is applied to the stored rows of
+    training batches, before they are decoded. `classes` is the number of labels, None for regression. `ordered` says
+    that each device's test examples are its last ones, as for texts, whose neighbouring examples overlap. `origin` is
+    the federation that was pooled, if any: the global model's spread over devices is measured on its devices.
     """
 
     train: Split

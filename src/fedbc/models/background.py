@@ -9,7 +9,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from fedbc.models import native
+from fedbc import native
 from fedbc.models.base import Array
 from fedbc.models.layers import product, transposed
 

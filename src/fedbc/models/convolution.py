@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedbc.models import native
+from fedbc import native
 from fedbc.models.base import Array, Params
 from fedbc.models.layers import transposed, uniform
 

@@ -54,10 +54,11 @@ def gatherer(federation: Federation, *, augment: bool = True) -> Gather:
     def gather(data: Data, rows: Array, key: Array) -> Batch:
         real = rows >= 0
         rows = jnp.maximum(rows, 0)
-        x = federation.decode(data.shared, data.x[rows])
+        x = data.x[rows]
         use, keep = jax.random.split(key)
         if change is not None:
             x = change(use, x)
+        x = federation.decode(data.shared, x)
         return Batch(x, data.y[rows], real.astype(float), jnp.sum(real).astype(float), keep)
 
     return gather

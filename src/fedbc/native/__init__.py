@@ -1,7 +1,7 @@
 """Machine code for what XLA does slowly on a CPU, compiled from C++ where it is first needed.
 
 Any C++ compiler of the machine will do (`CXX`, or `c++`); the library is kept with JAX's compiled programs. Without a
-compiler, and with FEDBC_NATIVE=0, models are right all the same, and slower.
+compiler, and with FEDBC_NATIVE=0, everything is right all the same, and slower.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from fedbc import runtime
 _FUNCTIONS = {
     "convolution.cc": ("pooled", "convolution_weight_gradient", "convolution_input_gradient"),
     "background.cc": ("background_product", "background_weight_gradient"),
+    "crop.cc": ("crop",),
 }
 """By the source that has them; there their names begin with `fedbc_`."""
 _HEADER = "vectors.h"
@@ -69,11 +70,11 @@ def _built() -> Path:
         metadata.version("jaxlib").encode(),
     ]
     key = hashlib.sha256(b"\0".join([*of, runtime.processor().encode()])).hexdigest()[:16]
-    file = runtime.compiled_folder() / "native" / f"models-{key}.so"
+    file = runtime.compiled_folder() / "native" / f"functions-{key}.so"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=file.parent) as folder:
-            made = Path(folder) / "models.so"
+            made = Path(folder) / "functions.so"
             sources = [str(here / name) for name in _FUNCTIONS]
             command = [compiler, *_FLAGS, f"-I{jax.ffi.include_dir()}", *sources, "-o", str(made)]
             subprocess.run(command, capture_output=True, check=True)
