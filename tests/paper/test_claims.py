@@ -21,9 +21,9 @@ class Given(Found):
         line = {"diverged": 3} if diverged else {"summary": summary} | (more or {})
         self.runs.setdefault(experiment, []).append((Run(method, "paper", setting, seed, None), line))
 
-    def accuracies(self, experiment, setting, **methods):
+    def accuracies(self, experiment, setting, seed=1, **methods):
         for method, percent in methods.items():
-            self.add(experiment, method.replace("_", "-"), setting, global_accuracy=percent / 100)
+            self.add(experiment, method.replace("_", "-"), setting, seed=seed, global_accuracy=percent / 100)
         return self
 
 
@@ -505,6 +505,27 @@ def test_gains():
     assert without.column("over_root").tolist() == []
 
 
+def test_gains_have_an_error_over_seeds():
+    """Seed by seed, so that what a seed does to all methods alike is no error."""
+    found = Given()
+    rivals = {"qfedavg": 40, "fedprox": 41, "scaffold": 20, "fedavg_uniform": 43, "fedprox_uniform": 42}
+    for seed, shift, gained in ((1, 0, 2), (2, 30, 4)):
+        for setting, more in ((SKEWED, 0), (OTHER, 1)):
+            methods = {k: v + shift for k, v in (rivals | {"fedavg": 44, "fedbc": 44 + gained + more}).items()}
+            found.accuracies("mnist-e1", setting, seed, **methods)
+    row = gains.gain(found, "MNIST, E = 1")
+    assert row.column("over_fedavg") == pytest.approx([3, 4])  # in the order of settings
+    # 2.5 and 4.5 in the mean over settings: deviation √2, over the root of two seeds
+    assert row.error("over_fedavg") == pytest.approx(1)
+    assert row.error("over_rivals") == pytest.approx(1)
+    assert row.error("by_weights") == pytest.approx(0)
+    assert row.error("over_root") is None
+    assert spread(row.column("over_fedavg"), "", row.error("over_fedavg")) == "+3.5 ± 1.0 (+3.0 to +4.0)"
+    assert "points, mean +3.5 ± 1.0)" in accuracy.image_best("mnist", "MNIST", 1)(found).evidence
+    found.accuracies("mnist-e1", {"classes": 2, "exponent": 1.3}, fedavg=44, fedbc=50, **rivals)  # one seed only
+    assert gains.gain(found, "MNIST, E = 1").error("over_fedavg") is None
+
+
 def test_gains_under_the_reference_protocol():
     """There its variants of FedBC, q-FedAvg and SCAFFOLD take part, and only they."""
     found = Given().accuracies("mnist-e5-reference", SKEWED, fedavg=80, fedprox=85, fedavg_uniform=92)
@@ -513,6 +534,10 @@ def test_gains_under_the_reference_protocol():
     found.accuracies("mnist-e5-reference", SKEWED, qfedavg_reference=88, scaffold_reference=20, fedbc_reference=94)
     (own,) = gains.gain(found, "MNIST, E = 5, reference protocol").margins
     assert own[:4] == pytest.approx((14, 12, 1, 6))
+    (seeds,) = gains.gain(found, "MNIST, E = 5, reference protocol").by_seed
+    assert {name: values.get(1) for name, values in seeds.items()} == pytest.approx(
+        {"over_fedavg": 14, "by_weights": 12, "over_controls": 1, "over_rivals": 6, "over_root": None}
+    )
 
 
 @pytest.mark.parametrize(

@@ -61,10 +61,15 @@ class Found:
         found = self.runs.get(experiment, [])
         return [line for run, line in found if line is not None and run.method == method and run.is_in(**setting)]
 
+    def by_seed(self, experiment: str, method: str, column: str, **setting: Any) -> list[tuple[int, float]]:
+        """A column of the summaries with the runs' seeds; runs that diverged have none."""
+        runs = [(r, line) for r, line in self.runs.get(experiment, []) if r.method == method and r.is_in(**setting)]
+        known = [(r.seed, line["summary"].get(column, math.nan)) for r, line in runs if line and "summary" in line]
+        return [(seed, float(value)) for seed, value in known if not math.isnan(float(value))]
+
     def values(self, experiment: str, method: str, column: str, **setting: Any) -> list[float]:
-        """A column of the summaries; runs that diverged have none."""
-        summaries = [line["summary"] for line in self.lines(experiment, method, **setting) if "summary" in line]
-        return [float(s[column]) for s in summaries if column in s and not math.isnan(float(s[column]))]
+        """The same without the seeds."""
+        return [value for _, value in self.by_seed(experiment, method, column, **setting)]
 
     def mean(self, experiment: str, method: str, column: str = "global_accuracy", **setting: Any) -> float | None:
         """The mean over seeds; None where nothing was run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedbc.paper.catalogue import CLASSES, EPOCHS, EXPONENTS
-from fedbc.paper.claims.gains import CONTROLS, OTHER_DRAWS, PAPERS_DRAW, ROOT, VARIANTS, contest, gain
+from fedbc.paper.claims.gains import CONTROLS, OTHER_DRAWS, PAPERS_DRAW, ROOT, VARIANTS, Gain, contest, gain
 from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, RIVALS, Judge, Verdict, means, spread
 from fedbc.paper.methods import METHODS
 from fedbc.paper.tables import Found, printed_cell
@@ -18,7 +18,7 @@ CHANCE = 10.0
 """Percent right of a model that knows nothing, on ten classes."""
 
 
-def _best_everywhere(claim: str, see: tuple[str, ...], wins: dict[str, dict[str, float]]) -> Verdict:
+def _best_everywhere(claim: str, see: tuple[str, ...], wins: dict[str, dict[str, float]], gained: Gain) -> Verdict:
     """`wins`: for each setting, every method's mean accuracy in percent; FedBC against the others."""
     known = {s: m for s, m in wins.items() if "fedbc" in m}
     if not known:
@@ -28,9 +28,11 @@ def _best_everywhere(claim: str, see: tuple[str, ...], wins: dict[str, dict[str,
     good = [s for s, margin in ahead.items() if margin > 0]
     verdict = CONFIRMED if len(good) == len(known) else PARTLY if good else NOT
     parts = [f"{len(known)} of {len(wins)} settings were run."] if len(known) < len(wins) else []
+    error = gained.error("over_rivals") if len(gained.margins) == len(known) else None
+    mean = f", mean {np.mean(list(ahead.values())):+z.1f} ± {error:.1f}" if error is not None else ""
     parts += [
         f"FedBC is ahead of the best other method of the paper in {len(good)} of {len(known)} settings "
-        f"({min(ahead.values()):+z.1f} to {max(ahead.values()):+z.1f} points)."
+        f"({min(ahead.values()):+z.1f} to {max(ahead.values()):+z.1f} points{mean})."
     ]
     lost = {s: margin for s, margin in ahead.items() if margin <= 0}
     if lost:
@@ -58,7 +60,10 @@ def synthetic_best(found: Found) -> Verdict:
     """FedBC is best on the synthetic data for every E."""
     wins = {f"E = {e}": contest(found, "synthetic", epochs=e) for e in EPOCHS}
     return _best_everywhere(
-        "FedBC has the best global accuracy on the synthetic data for every E.", ("synthetic-global", "controls"), wins
+        "FedBC has the best global accuracy on the synthetic data for every E.",
+        ("synthetic-global", "controls"),
+        wins,
+        gain(found, PAPERS_DRAW),
     )
 
 
@@ -103,7 +108,10 @@ def image_best(data: str, shown: str, epochs: int) -> Judge:
             for e in EXPONENTS
         }
         return _best_everywhere(
-            f"FedBC has the best global accuracy on {shown} with E = {epochs}.", (f"{data}-global-e{epochs}",), wins
+            f"FedBC has the best global accuracy on {shown} with E = {epochs}.",
+            (f"{data}-global-e{epochs}",),
+            wins,
+            gain(found, f"{shown}, E = {epochs}"),
         )
 
     return judge

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -45,18 +46,38 @@ class Margins(NamedTuple):
     """FedBC less FedAvg with weights √n_i; not a number where that was not run"""
 
 
+def opponents(m: dict[str, float]) -> Mapping[str, tuple[str, str]]:
+    """The two methods that each of the `Margins` compares, given all methods' means in a setting."""
+    return {
+        "over_fedavg": ("fedbc", "fedavg"),
+        "by_weights": ("fedavg-uniform", "fedavg"),
+        "over_controls": ("fedbc", max(CONTROLS, key=lambda k: m[k])),
+        "over_rivals": ("fedbc", max((k for k in m if k in (*RIVALS, *VARIANTS)), key=lambda k: m[k])),
+        "over_root": ("fedbc", ROOT),
+    }
+
+
 def margins(found: Found, experiment: str, **setting: Any) -> Margins | None:
     """FedBC's in a setting; None unless FedBC, the rivals and the controls were run there."""
     m = contest(found, experiment, **setting)
     if not {"fedbc", "fedavg", *CONTROLS} <= set(m):
         return None
-    return Margins(
-        m["fedbc"] - m["fedavg"],
-        m["fedavg-uniform"] - m["fedavg"],
-        m["fedbc"] - max(m[k] for k in CONTROLS),
-        m["fedbc"] - max(v for k, v in m.items() if k in (*RIVALS, *VARIANTS)),
-        m["fedbc"] - m.get(ROOT, math.nan),
-    )
+    return Margins(**{name: m[a] - m.get(b, math.nan) for name, (a, b) in opponents(m).items()})
+
+
+def margins_by_seed(found: Found, experiment: str, **setting: Any) -> dict[str, dict[int, float]]:
+    """The same margins seed by seed, over the seeds that both methods ran and ended with."""
+    m = contest(found, experiment, **setting)
+    variants = REFERENCE if experiment.endswith("-reference") else {}
+
+    def accuracies(key: str) -> dict[int, float]:
+        return dict(found.by_seed(experiment, variants.get(key, key), "global_accuracy", **setting))
+
+    different = {}
+    for name, (a, b) in opponents(m).items():
+        ours, theirs = accuracies(a), accuracies(b)
+        different[name] = {seed: 100 * (ours[seed] - theirs[seed]) for seed in ours if seed in theirs}
+    return different
 
 
 IMAGES: tuple[Setting, ...] = tuple({"classes": c, "exponent": e} for c in CLASSES for e in EXPONENTS)
@@ -95,18 +116,33 @@ class Gain:
     of: int
     """settings that the paper has"""
     margins: tuple[Margins, ...]
+    by_seed: tuple[dict[str, dict[int, float]], ...]
+    """the same, seed by seed"""
 
     def column(self, name: str) -> np.ndarray:
         """One kind of margin over the settings where it is known."""
         values = np.array([getattr(m, name) for m in self.margins])
         return values[~np.isnan(values)]
 
+    def error(self, name: str) -> float | None:
+        """The standard error, over seeds, of a margin's mean over settings; None with fewer than two seeds in all.
+
+        Runs of one seed draw the same devices and batches, so that methods are compared seed by seed.
+        """
+        known = [seeds[name] for seeds in self.by_seed if seeds[name]]
+        common = set.intersection(*map(set, known)) if known else set()
+        if len(common) < 2:
+            return None
+        means = [np.mean([seeds[seed] for seeds in known]) for seed in sorted(common)]
+        return float(np.std(means, ddof=1) / math.sqrt(len(means)))
+
 
 def gain(found: Found, where: str) -> Gain:
     """A row of the table, as far as it was run."""
     experiment, settings = PLACES[where]
-    known = (margins(found, experiment, **s) for s in settings)
-    return Gain(where, len(settings), tuple(m for m in known if m is not None))
+    known = {i: m for i, s in enumerate(settings) if (m := margins(found, experiment, **s)) is not None}
+    by_seed = tuple(margins_by_seed(found, experiment, **settings[i]) for i in known)
+    return Gain(where, len(settings), tuple(known.values()), by_seed)
 
 
 def summary(found: Found) -> list[Gain]:

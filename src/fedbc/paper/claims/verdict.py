@@ -44,6 +44,7 @@ def means(found: Found, experiment: str, keys: tuple[str, ...], **setting: Any) 
     return {k: 100 * v for k, v in known.items() if v is not None}
 
 
-def spread(values: np.ndarray, unit: str = " points") -> str:
-    """Mean and range of differences in points."""
-    return f"{values.mean():+z.1f}{unit} ({values.min():+z.1f} to {values.max():+z.1f})"
+def spread(values: np.ndarray, unit: str = " points", error: float | None = None) -> str:
+    """Mean and range of differences in points, with the mean's standard error if that is known."""
+    mean = f"{values.mean():+z.1f}" + (f" ± {error:.1f}" if error is not None else "")
+    return f"{mean}{unit} ({values.min():+z.1f} to {values.max():+z.1f})"
