@@ -515,6 +515,7 @@ def test_gains_have_an_error_over_seeds():
             found.accuracies("mnist-e1", setting, seed, **methods)
     row = gains.gain(found, "MNIST, E = 1")
     assert row.column("over_fedavg") == pytest.approx([3, 4])  # in the order of settings
+    assert row.seeds == 2
     # 2.5 and 4.5 in the mean over settings: deviation √2, over the root of two seeds
     assert row.error("over_fedavg") == pytest.approx(1)
     assert row.error("over_rivals") == pytest.approx(1)
@@ -523,7 +524,9 @@ def test_gains_have_an_error_over_seeds():
     assert spread(row.column("over_fedavg"), "", row.error("over_fedavg")) == "+3.5 ± 1.0 (+3.0 to +4.0)"
     assert "points, mean +3.5 ± 1.0)" in accuracy.image_best("mnist", "MNIST", 1)(found).evidence
     found.accuracies("mnist-e1", {"classes": 2, "exponent": 1.3}, fedavg=44, fedbc=50, **rivals)  # one seed only
-    assert gains.gain(found, "MNIST, E = 1").error("over_fedavg") is None
+    row = gains.gain(found, "MNIST, E = 1")
+    assert (row.seeds, row.error("over_fedavg")) == (1, None)
+    assert gains.gain(found, "MNIST, E = 5").seeds == 0
 
 
 def test_gains_under_the_reference_protocol():

@@ -81,7 +81,9 @@ def test_it_begins_with_what_matters(report, page):
     assert f"{len(JUDGES)} claims: {said}." in text
     synthetic = gains.summary(report.found)[0]
     assert len(synthetic.margins) == synthetic.of == 5
-    assert f'<td>5 of 5</td><td class="cell">{spread(synthetic.column("over_fedavg"), "")}</td>' in text
+    gained = spread(synthetic.column("over_fedavg"), "", synthetic.error("over_fedavg"))
+    assert f'<td>5 of 5</td><td>5</td><td class="cell">{gained}</td>' in text
+    assert "±" in gained
 
 
 def test_a_verdict_on_a_part_of_the_runs_says_so(report, tmp_path):

@@ -124,17 +124,24 @@ class Gain:
         values = np.array([getattr(m, name) for m in self.margins])
         return values[~np.isnan(values)]
 
+    @property
+    def seeds(self) -> int:
+        """How many seeds were run in all of the settings."""
+        return len(self._means("over_fedavg"))
+
     def error(self, name: str) -> float | None:
         """The standard error, over seeds, of a margin's mean over settings; None with fewer than two seeds in all.
 
         Runs of one seed draw the same devices and batches, so that methods are compared seed by seed.
         """
+        means = self._means(name)
+        return float(np.std(means, ddof=1) / math.sqrt(len(means))) if len(means) > 1 else None
+
+    def _means(self, name: str) -> list[float]:
+        """A margin's mean over settings for each seed that was run in all of them."""
         known = [seeds[name] for seeds in self.by_seed if seeds[name]]
         common = set.intersection(*map(set, known)) if known else set()
-        if len(common) < 2:
-            return None
-        means = [np.mean([seeds[seed] for seeds in known]) for seed in sorted(common)]
-        return float(np.std(means, ddof=1) / math.sqrt(len(means)))
+        return [float(np.mean([seeds[seed] for seeds in known])) for seed in sorted(common)]
 
 
 def gain(found: Found, where: str) -> Gain:
