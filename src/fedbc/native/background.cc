@@ -1,4 +1,4 @@
-// Products with images most of whose pixels have one value, the background b; `background.py` calls it.
+// Products with images most of whose pixels have one value, the background b; `fedbc.models.background` calls it.
 //
 // With x = b + s, where s is mostly zeros,
 //

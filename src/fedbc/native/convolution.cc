@@ -1,4 +1,4 @@
-// A 5×5 convolution with 2×2 max-pooling, and its derivatives, for processors; `convolution.py` calls it.
+// A 5×5 convolution with 2×2 max-pooling, and its derivatives, for processors; `fedbc.models.convolution` calls it.
 //
 // Forwards, arrays are (channels, height, width, n), the batch last. One pixel further along the width is then n floats
 // further along a row, so a row of outputs is a sum of input rows, shifted by 0 to 4 pixels, each times one number of
