@@ -180,6 +180,28 @@ def local_table(experiment="cifar10-local-e5", **columns):
     return found
 
 
+@pytest.mark.parametrize(
+    ("pfedme", "perfedavg", "verdict"),
+    [(0.7, 0.9, CONFIRMED), (0.7, 0.75, PARTLY), (0.9, 0.9, PARTLY), (0.9, 0.7, NOT)],
+)
+def test_between_the_personal_methods(pfedme, perfedavg, verdict):
+    """FedBC has 80 % under both protocols."""
+    found = local_table(fedbc={"local_accuracy": 0.8})
+    assert local.between_personal_methods(found).verdict == NOT_RUN
+    found.add("cifar10-local-e5", "pfedme", SKEWED, local_accuracy=pfedme)
+    partial = local.between_personal_methods(found)
+    assert partial.verdict == (PARTLY if pfedme < 0.8 else NOT)
+    assert "Per-FedAvg not run." in partial.evidence
+    found.add("cifar10-local-e5", "perfedavg", SKEWED, finetuned_accuracy=perfedavg)
+    found.add("cifar10-local-e5-reference", "fedbc-reference", SKEWED, local_accuracy_weighted=0.8)
+    adapted = {"finetuned_on_test_accuracy_weighted": 0.9}
+    found.add("cifar10-local-e5-reference", "perfedavg-reference", SKEWED, **adapted)
+    judged = local.between_personal_methods(found)
+    assert judged.verdict == verdict
+    assert f"less pFedMe: {80 - 100 * pfedme:+.1f} points" in judged.evidence
+    assert ("have seen test data" in judged.evidence) == (perfedavg < 0.8)
+
+
 @pytest.mark.parametrize(("tuned", "verdict"), [(0.84, CONFIRMED), (0.80, NOT)])
 def test_fine_tuning(tuned, verdict):
     found = local_table(fedbc={"local_accuracy": 0.8, "finetuned_accuracy": tuned})

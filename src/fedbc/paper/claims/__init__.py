@@ -30,6 +30,7 @@ JUDGES: dict[Judge, tuple[str, ...]] = {
     accuracy.image_best("mnist", "MNIST", 5): ("mnist-e5",),
     accuracy.alike_on_text: ("shakespeare",),
     accuracy.personal_methods_lose: ("cifar10-e5",),
+    local.between_personal_methods: ("cifar10-local-e5",),
     local.fine_tuning: ("cifar10-local-e5",),
     local.per_fedbc: ("cifar10-local-e5",),
     local.per_fedbc_best: ("cifar10-local-e5",),

@@ -71,6 +71,29 @@ def fine_tuning(found: Found) -> Verdict:
     return Verdict(claim, verdict, text, see)
 
 
+def between_personal_methods(found: Found) -> Verdict:
+    """FedBC's own models are better than pFedMe's and worse than Per-FedAvg's."""
+    claim = "FedBC's local accuracy is better than pFedMe's and worse than Per-FedAvg's."
+    see = ("cifar10-local-e5",)
+
+    def less(other: str, variant: str = "") -> dict[str, float]:
+        pair = [(key, METHODS[key].local) for key in (f"fedbc{variant}", f"{other}{variant}")]
+        return _local_pairs(found, pair[0], pair[1], f"cifar10-local-e5{variant}")
+
+    sound = {other: less(other) for other in ("pfedme", "perfedavg")}
+    known = {other: np.array(list(values.values())) for other, values in sound.items() if values}
+    if not known:
+        return Verdict(claim, NOT_RUN, "Not run under the paper protocol.", see)
+    text = " ".join(f"FedBC less {METHODS[other].label}: {spread(values)}." for other, values in known.items())
+    text += "".join(f" {METHODS[other].label} not run." for other in sound if other not in known)
+    holds = [bool((values > 0).all() if other == "pfedme" else (values < 0).all()) for other, values in known.items()]
+    leaky = less("perfedavg", "-reference")
+    text += _range(" Reference protocol, less Per-FedAvg", leaky)
+    if leaky and "perfedavg" in known and max(leaky.values()) < 0 < known["perfedavg"].mean():
+        text += " Per-FedAvg leads where its models have seen test data."
+    return Verdict(claim, CONFIRMED if holds == [True, True] else PARTLY if any(holds) else NOT, text, see)
+
+
 def per_fedbc(found: Found) -> Verdict:
     """Per-FedBC is on a par with Per-FedAvg."""
     claim = "Per-FedBC's local accuracy is on a par with Per-FedAvg's."
