@@ -18,12 +18,17 @@ CONTROLS = ("fedavg-uniform", "fedprox-uniform")
 ROOT = "fedavg-root"
 
 
+def _variants(experiment: str) -> dict[str, str]:
+    """What stands for a method in an experiment, where that is not the method itself."""
+    return REFERENCE if experiment.endswith("-reference") else {}
+
+
 def contest(found: Found, experiment: str, **setting: Any) -> dict[str, float]:
     """The methods' means in a setting where FedBC and all rivals were run; of a method that diverged there is none.
 
     Under the reference protocol its variants of methods stand for these.
     """
-    variants = REFERENCE if experiment.endswith("-reference") else {}
+    variants = _variants(experiment)
     taking_part = {variants.get(key, key): key for key in ("fedbc", *RIVALS)}
     if not all(found.lines(experiment, key, **setting) for key in taking_part):
         return {}
@@ -67,14 +72,13 @@ def margins(found: Found, experiment: str, **setting: Any) -> Margins | None:
 
 def margins_by_seed(found: Found, experiment: str, **setting: Any) -> dict[str, dict[int, float]]:
     """The same margins seed by seed, over the seeds that both methods ran and ended with."""
-    m = contest(found, experiment, **setting)
-    variants = REFERENCE if experiment.endswith("-reference") else {}
+    variants = _variants(experiment)
 
     def accuracies(key: str) -> dict[int, float]:
         return dict(found.by_seed(experiment, variants.get(key, key), "global_accuracy", **setting))
 
     different = {}
-    for name, (a, b) in opponents(m).items():
+    for name, (a, b) in opponents(contest(found, experiment, **setting)).items():
         ours, theirs = accuracies(a), accuracies(b)
         different[name] = {seed: 100 * (ours[seed] - theirs[seed]) for seed in ours if seed in theirs}
     return different
