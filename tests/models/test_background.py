@@ -38,7 +38,7 @@ def value_and_gradients(x: jax.Array, w: jax.Array) -> Any:
 
 # Whole tiles and vectors of images, pixels and outputs, and rests of each.
 @pytest.mark.parametrize("n", [1, 5, 20, 23])
-@pytest.mark.parametrize(("features", "outputs"), [(784, 128), (256, 16), (263, 17), (301, 100)])
+@pytest.mark.parametrize(("features", "outputs"), [(784, 128), (256, 32), (263, 33), (301, 100)])
 @pytest.mark.parametrize("value", [0.0, -0.42])
 def test_values_and_gradients(n: int, features: int, outputs: int, value: float) -> None:
     x, w = images(n, features, value), weights(features, outputs)

@@ -15,7 +15,7 @@ from fedbc.models.layers import product, transposed
 
 FEWEST_FEATURES = 256
 """Below, an input is hardly an image, and there is little to be saved."""
-FEWEST_OUTPUTS = 16
+FEWEST_OUTPUTS = 32
 """As many as the machine code keeps in registers at once."""
 
 

@@ -109,11 +109,11 @@ void images_times(float* y, const float* x, const float* w, const float* base, f
                   int64_t outputs) {
   Terms<R> terms(features);
   int64_t p = 0;
-  for (; p + LANES <= features; p += LANES) {
-    Ints differs = {};
-    for (int r = 0; r < R; ++r) differs |= load(x + r * features + p) != b;
+  for (; p + FEW <= features; p += FEW) {
+    FewInts differs = {};
+    for (int r = 0; r < R; ++r) differs |= load<FEW>(x + r * features + p) != b;
     if (any(differs))
-      for (int k = 0; k < LANES; ++k) terms.add(p + k, x + p + k, features, b, differs[k]);
+      for (int k = 0; k < FEW; ++k) terms.add(p + k, x + p + k, features, b, differs[k]);
   }
   for (; p < features; ++p) terms.add(p, x + p, features, b, differ<R>(x + p, features, b));
   sum_up(y, terms, w, base, outputs);

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "vectors.h"
@@ -50,7 +51,7 @@ inline __attribute__((always_inline)) void sums(float* out, int64_t per_output, 
 
 template <int B>
 void row_of_block(float* out, int64_t per_output, const Rows& rows, int64_t length, const float* weights) {
-  constexpr int V = B > 4 ? 2 : B > 2 ? 3 : 4;  // as many sums as registers hold
+  constexpr int V = (REGISTERS - 1) / (B + 1);  // as many as registers hold, with the sums and a factor
   int64_t j = 0;
   for (; j + V * LANES <= length; j += V * LANES) sums<B, V>(out + j, per_output, rows, j, weights);
   for (; j + LANES <= length; j += LANES) sums<B, 1>(out + j, per_output, rows, j, weights);
@@ -85,7 +86,7 @@ std::vector<float> packed(const float* weights, int64_t outputs, int64_t channel
 }
 
 // -1 where a is the maximum of both: of equal values the first counts, and what is not a number comes before all.
-inline Ints comes_first(Floats a, Floats b) { return (a >= b) | (a != a); }
+inline FewInts comes_first(FewFloats a, FewFloats b) { return (a >= b) | (a != a); }
 
 using Values = ffi::Buffer<ffi::F32, 4>;
 using Choice = ffi::Buffer<ffi::S32, 4>;  // which of its four places a pooled value is from: 0 1 above, 2 3 below
@@ -114,11 +115,12 @@ ffi::Error pooled(Values x, Values w, ffi::Result<Values> y, ffi::Result<Choice>
         const float* c = below + o * length + 2 * j * out.n;
         float* value = y->typed_data() + o * out.image() + i * out.row() + j * out.n;
         int32_t* which = choice->typed_data() + o * out.image() + i * out.row() + j * out.n;
-        each_vector(out.n, [&](int64_t k) {
-          const Floats p = load(a + k), q = load(a + out.n + k), r = load(c + k), s = load(c + out.n + k);
-          const Ints left = comes_first(p, q), right = comes_first(r, s);
-          const Floats first = left ? p : q, second = right ? r : s;
-          const Ints upper = comes_first(first, second);
+        each_few(out.n, [&](int64_t k) {
+          const FewFloats p = load<FEW>(a + k), q = load<FEW>(a + out.n + k);
+          const FewFloats r = load<FEW>(c + k), s = load<FEW>(c + out.n + k);
+          const FewInts left = comes_first(p, q), right = comes_first(r, s);
+          const FewFloats first = left ? p : q, second = right ? r : s;
+          const FewInts upper = comes_first(first, second);
           store(value + k, upper ? first : second);
           store(which + k, upper ? left + 1 : right + 3);
         });
@@ -129,7 +131,6 @@ ffi::Error pooled(Values x, Values w, ffi::Result<Values> y, ffi::Result<Choice>
 
 // Images (n, height, width, channels); a row of a window may be read to the end of its last vector.
 struct Images {
-  static constexpr int V = 2;  // vectors that are read of a row at once
   int64_t pixels, channels, n, per_row, per_window_row, per_image;
   float* data;
 
@@ -138,9 +139,9 @@ struct Images {
         channels(shape.channels),
         n(shape.n),
         per_row(shape.width * shape.channels),
-        per_window_row((K * shape.channels + V * LANES - 1) / (V * LANES) * (V * LANES)),
+        per_window_row((K * shape.channels + LANES - 1) / LANES * LANES),
         // Images a power of two apart would share a few places of the cache.
-        per_image(pixels * channels + V * LANES),
+        per_image(pixels * channels + LANES),
         data(workspace<0>(n * per_image)) {}
 
   // Calls `at` with a number of these images and that of (channels, height, width, n) which belongs to it.
@@ -182,27 +183,49 @@ Sources sources_of(int64_t o, const Images& images, const Shape& out, const floa
   return {all, end};
 }
 
+// sum[ky][v] = Σ slope · (row ky of the window) over the sources, for V vectors from `first` in each row.
+template <int V>
+inline __attribute__((always_inline)) void sum_of_windows(Floats (&sum)[K][V], const Images& images, Sources sources,
+                                                          int64_t first) {
+  constexpr int CHAINS = 2 / V;  // a single vector's five sums would wait for each other
+  Floats sums[CHAINS][K][V] = {};
+  const auto add = [&](int chain, const Source& source) {
+    const float* row = images.data + source.window + first;
+    for (int ky = 0; ky < K; ++ky, row += images.per_row)
+      for (int v = 0; v < V; ++v) sums[chain][ky][v] += source.slope * load(row + v * LANES);
+  };
+  const Source* source = sources.first;
+  for (; source + CHAINS <= sources.last; source += CHAINS)
+    for (int chain = 0; chain < CHAINS; ++chain) add(chain, source[chain]);
+  for (; source < sources.last; ++source) add(0, *source);
+  for (int ky = 0; ky < K; ++ky)
+    for (int v = 0; v < V; ++v) {
+      sum[ky][v] = sums[0][ky][v];
+      if (CHAINS > 1) sum[ky][v] += sums[CHAINS - 1][ky][v];
+    }
+}
+
 ffi::Error weight_gradient(Values x, Values dy, Choice choice, ffi::Result<Values> dw) {
   const Shape in(x.dimensions()), out(dy.dimensions());
   const Images images(in);
   images.each([&](float& to, int64_t from) { to = x.typed_data()[from]; });
-  constexpr int V = Images::V;
   for (int64_t o = 0; o < out.channels; ++o) {
     const Sources sources = sources_of(o, images, out, dy.typed_data(), choice.typed_data());
-    for (int64_t first = 0; first < images.per_window_row; first += V * LANES) {
-      Floats sum[K][V] = {};
-      for (const Source& source : sources) {
-        const float* row = images.data + source.window + first;
-        for (int ky = 0; ky < K; ++ky, row += images.per_row)
-          for (int v = 0; v < V; ++v) sum[ky][v] += source.slope * load(row + v * LANES);
-      }
+    const auto vectors_from = [&](auto count, int64_t first) {
+      constexpr int V = count();
+      Floats sum[K][V];
+      sum_of_windows<V>(sum, images, sources, first);
       for (int ky = 0; ky < K; ++ky)
         for (int64_t k = first; k < std::min(first + V * LANES, K * in.channels); ++k) {
           const int64_t c = k % in.channels, kx = k / in.channels;
           dw->typed_data()[((o * in.channels + c) * K + ky) * K + kx] =
               sum[ky][(k - first) / LANES][(k - first) % LANES];
         }
-    }
+    };
+    int64_t first = 0;
+    for (; first + 2 * LANES <= images.per_window_row; first += 2 * LANES)
+      vectors_from(std::integral_constant<int, 2>(), first);
+    if (first < images.per_window_row) vectors_from(std::integral_constant<int, 1>(), first);
   }
   return ffi::Error::Success();
 }

@@ -6,37 +6,56 @@
 
 namespace {
 
-constexpr int LANES = 8;  // floats of a vector
+#if defined(__AVX512F__)
+constexpr int LANES = 16;      // floats of a vector
+constexpr int REGISTERS = 32;  // vectors that the processor holds
+#else
+constexpr int LANES = 8;
+constexpr int REGISTERS = 16;
+#endif
+constexpr int FEW = 8;  // floats of a short vector, for what is too short for the other
 
-typedef float Floats __attribute__((vector_size(4 * LANES)));
-typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
-typedef Floats FloatsAnywhere __attribute__((aligned(4), may_alias));
-typedef Ints IntsAnywhere __attribute__((aligned(4), may_alias));
+template <int N>
+struct VectorsOf {
+  typedef float Floats __attribute__((vector_size(4 * N)));
+  typedef int32_t Ints __attribute__((vector_size(4 * N)));
+  typedef Floats FloatsAnywhere __attribute__((aligned(4), may_alias));
+  typedef Ints IntsAnywhere __attribute__((aligned(4), may_alias));
+};
+using Floats = VectorsOf<LANES>::Floats;
+using FewFloats = VectorsOf<FEW>::Floats;
+using FewInts = VectorsOf<FEW>::Ints;
 
-inline Floats load(const float* from) {
-  Floats value = *reinterpret_cast<const FloatsAnywhere*>(from);
-#if defined(__AVX__)
-  asm("" : "+x"(value));  // else GCC reads it from memory again for each multiplication
+template <int N = LANES>
+inline typename VectorsOf<N>::Floats load(const float* from) {
+  typename VectorsOf<N>::Floats value = *reinterpret_cast<const typename VectorsOf<N>::FloatsAnywhere*>(from);
+  // Else GCC reads it from memory again for each multiplication.
+#if defined(__AVX512F__)
+  asm("" : "+v"(value));
+#elif defined(__AVX__)
+  asm("" : "+x"(value));
 #endif
   return value;
 }
-inline Ints load(const int32_t* from) { return *reinterpret_cast<const IntsAnywhere*>(from); }
-inline void store(float* to, Floats value) { *reinterpret_cast<FloatsAnywhere*>(to) = value; }
-inline void store(int32_t* to, Ints value) { *reinterpret_cast<IntsAnywhere*>(to) = value; }
+inline void store(float* to, Floats value) { *reinterpret_cast<VectorsOf<LANES>::FloatsAnywhere*>(to) = value; }
+#if defined(__AVX512F__)
+inline void store(float* to, FewFloats value) { *reinterpret_cast<VectorsOf<FEW>::FloatsAnywhere*>(to) = value; }
+#endif
+inline void store(int32_t* to, FewInts value) { *reinterpret_cast<VectorsOf<FEW>::IntsAnywhere*>(to) = value; }
 
 // Whether a comparison holds anywhere.
-inline bool any(Ints holds) {
-  typedef int64_t Pairs __attribute__((vector_size(4 * LANES)));
+inline bool any(FewInts holds) {
+  typedef int64_t Pairs __attribute__((vector_size(4 * FEW)));
   const Pairs pairs = reinterpret_cast<Pairs>(holds);
   return (pairs[0] | pairs[1] | pairs[2] | pairs[3]) != 0;
 }
 
-// Calls `at` with the beginnings of vectors that cover n floats; the last two may overlap.
+// Calls `at` with the beginnings of short vectors that cover n floats; the last two may overlap.
 template <class At>
-inline __attribute__((always_inline)) void each_vector(int64_t n, At at) {
+inline __attribute__((always_inline)) void each_few(int64_t n, At at) {
   int64_t k = 0;
-  for (; k + LANES <= n; k += LANES) at(k);
-  if (k < n) at(n - LANES);
+  for (; k + FEW <= n; k += FEW) at(k);
+  if (k < n) at(n - FEW);
 }
 
 // Memory that a thread keeps from call to call; fresh pages would cost as much as the work on them. It is aligned only
