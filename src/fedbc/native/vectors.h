@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 namespace {
@@ -19,8 +20,6 @@ template <int N>
 struct VectorsOf {
   typedef float Floats __attribute__((vector_size(4 * N)));
   typedef int32_t Ints __attribute__((vector_size(4 * N)));
-  typedef Floats FloatsAnywhere __attribute__((aligned(4), may_alias));
-  typedef Ints IntsAnywhere __attribute__((aligned(4), may_alias));
 };
 using Floats = VectorsOf<LANES>::Floats;
 using FewFloats = VectorsOf<FEW>::Floats;
@@ -28,7 +27,8 @@ using FewInts = VectorsOf<FEW>::Ints;
 
 template <int N = LANES>
 inline typename VectorsOf<N>::Floats load(const float* from) {
-  typename VectorsOf<N>::Floats value = *reinterpret_cast<const typename VectorsOf<N>::FloatsAnywhere*>(from);
+  typename VectorsOf<N>::Floats value;
+  std::memcpy(&value, from, sizeof value);
   // Else GCC reads it from memory again for each multiplication.
 #if defined(__AVX512F__)
   asm("" : "+v"(value));
@@ -37,11 +37,10 @@ inline typename VectorsOf<N>::Floats load(const float* from) {
 #endif
   return value;
 }
-inline void store(float* to, Floats value) { *reinterpret_cast<VectorsOf<LANES>::FloatsAnywhere*>(to) = value; }
-#if defined(__AVX512F__)
-inline void store(float* to, FewFloats value) { *reinterpret_cast<VectorsOf<FEW>::FloatsAnywhere*>(to) = value; }
-#endif
-inline void store(int32_t* to, FewInts value) { *reinterpret_cast<VectorsOf<FEW>::IntsAnywhere*>(to) = value; }
+template <class Number, class Vector>
+inline void store(Number* to, Vector value) {
+  std::memcpy(to, &value, sizeof value);
+}
 
 // Whether a comparison holds anywhere.
 inline bool any(FewInts holds) {

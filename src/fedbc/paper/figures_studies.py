@@ -43,6 +43,7 @@ def toy_example(found: Found) -> Picture | None:
             for ra, rb in zip(grid_x, grid_y, strict=True)
         ]
     )
+    levels = np.round(levels, 9)  # the last digits are the machine's, and would draw other contours
     for a, name in zip(axes, chosen, strict=True):
         walk = study["walks"][name]
         path, own = np.array(walk["path"]), np.array(walk["local"])
