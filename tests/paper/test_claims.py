@@ -71,6 +71,18 @@ def test_a_contest_needs_all_rivals():
     assert "1 of 5 settings were run" in accuracy.synthetic_best(found).evidence
 
 
+def test_a_contest_is_held_over_the_seeds_that_all_have():
+    found = by_epochs(fedbc=87, fedavg=83)
+    found.accuracies("synthetic", {"epochs": 5}, seed=2, fedavg=99, fedprox=99, fedavg_uniform=99)
+    assert gains.contest(found, "synthetic", epochs=5) == pytest.approx(
+        {"fedbc": 87, "fedavg": 83, "qfedavg": 80, "fedprox": 80, "scaffold": 80}
+    )
+    found.accuracies("synthetic", {"epochs": 5}, seed=2, qfedavg=80, fedbc=89)
+    found.add("synthetic", "scaffold", {"epochs": 5}, seed=2, diverged=True)
+    assert gains.contest(found, "synthetic", epochs=5)["fedavg"] == pytest.approx(91)
+    assert gains.contest(found, "synthetic", epochs=5)["fedbc"] == pytest.approx(88)
+
+
 def test_a_difference_of_nothing_has_no_minus():
     verdict = accuracy.synthetic_best(by_epochs(fedbc=86.96, fedavg=83, fedavg_uniform=87))
     assert "by +0.0 points in the mean" in verdict.evidence
@@ -200,6 +212,8 @@ def test_between_the_personal_methods(pfedme, perfedavg, verdict):
     assert judged.verdict == verdict
     assert f"less pFedMe: {80 - 100 * pfedme:+.1f} points" in judged.evidence
     assert ("have seen test data" in judged.evidence) == (perfedavg < 0.8)
+    found.add("cifar10-local-e5", "fedbc", SKEWED, seed=2, local_accuracy=0.1)  # the others have no such seed
+    assert local.between_personal_methods(found) == judged
 
 
 @pytest.mark.parametrize(("tuned", "verdict"), [(0.84, CONFIRMED), (0.80, NOT)])

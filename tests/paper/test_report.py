@@ -7,7 +7,7 @@ import pytest
 
 from fedbc.paper import drawing
 from fedbc.paper.claims import JUDGES, gains, judge_all
-from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, spread
+from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, middle, reach
 from fedbc.paper.gallery import FIGURES
 from fedbc.paper.report import Report, shown
 from fedbc.paper.tables import PLANS, Cell, Found, Row, Table
@@ -81,8 +81,9 @@ def test_it_begins_with_what_matters(report, page):
     assert f"{len(JUDGES)} claims: {said}." in text
     synthetic = gains.summary(report.found)[0]
     assert len(synthetic.margins) == synthetic.of == 5
-    gained = spread(synthetic.column("over_fedavg"), "", synthetic.error("over_fedavg"))
-    assert f'<td>5 of 5</td><td>5</td><td class="cell">{gained}</td>' in text
+    values = synthetic.column("over_fedavg")
+    gained = middle(values, synthetic.error("over_fedavg"))
+    assert f'<td>5 of 5</td><td>5</td><td class="cell">{gained}<small>{reach(values)}</small></td>' in text
     assert "±" in gained
 
 

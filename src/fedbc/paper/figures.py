@@ -262,7 +262,8 @@ def controls(found: Found) -> Picture | None:
         for number, key in enumerate(keys):
             heights = []
             for x in at:
-                mine, base = (found.mean(experiment, k, "global_accuracy", **{by: x}) for k in (key, "fedavg"))
+                setting: dict[str, Any] = {by: x}
+                mine, base = (found.mean(experiment, k, **setting) for k in (key, "fedavg"))
                 heights.append(np.nan if mine is None or base is None else 100 * (mine - base))
             place = np.arange(len(at)) + 0.14 * (number - (len(keys) - 1) / 2)
             a.bar(place, heights, 0.13, color=COLOUR.get(key, GREEN), label=METHODS[key].label)

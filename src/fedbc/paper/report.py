@@ -14,7 +14,7 @@ from fedbc.paper import drawing, tables
 from fedbc.paper.catalogue import DRAWS, EXPERIMENTS, SEEDS
 from fedbc.paper.claims import judge_all
 from fedbc.paper.claims.gains import COLUMNS, summary
-from fedbc.paper.claims.verdict import VERDICTS, Verdict, spread
+from fedbc.paper.claims.verdict import VERDICTS, Verdict, middle, reach, spread
 from fedbc.paper.gallery import FIGURES
 from fedbc.paper.methods import METHODS
 from fedbc.paper.tables import Cell, Found, Table
@@ -85,6 +85,8 @@ class Report:
             "counts": {name: sum(v.verdict == name for v in self.verdicts) for name in VERDICTS},
             "gains": {"columns": COLUMNS, "rows": summary(self.found)},
             "spread": spread,
+            "middle": middle,
+            "reach": reach,
             "figures": FIGURES,
             "partitions": tables.partition_rows(self.found),
             "sizes": tables.size_rows(self.found),

@@ -71,9 +71,23 @@ class Found:
         """The same without the seeds."""
         return [value for _, value in self.by_seed(experiment, method, column, **setting)]
 
-    def mean(self, experiment: str, method: str, column: str = "global_accuracy", **setting: Any) -> float | None:
-        """The mean over seeds; None where nothing was run."""
-        values = self.values(experiment, method, column, **setting)
+    def common_seeds(self, experiment: str, methods: Iterable[str], **setting: Any) -> set[int]:
+        """The seeds with which all of these methods were run in a setting, if only to diverge."""
+        runs = [(run.method, run.seed) for run, line in self.runs.get(experiment, []) if line and run.is_in(**setting)]
+        return set.intersection(*({seed for key, seed in runs if key == method} for method in methods))
+
+    def mean(
+        self,
+        experiment: str,
+        method: str,
+        column: str = "global_accuracy",
+        *,
+        seeds: set[int] | None = None,
+        **setting: Any,
+    ) -> float | None:
+        """The mean over seeds, all or some; None where nothing was run."""
+        found = self.by_seed(experiment, method, column, **setting)
+        values = [value for seed, value in found if seeds is None or seed in seeds]
         return float(np.mean(values)) if values else None
 
     def first(self, experiment: str, method: str, **setting: Any) -> Line | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from fedbc.paper.catalogue import CLASSES, EPOCHS, EXPONENTS
@@ -298,8 +300,13 @@ def _behind(
     found: Found, experiment: str, personal: tuple[str, ...], plain: tuple[str, ...]
 ) -> tuple[dict[str, list[float]], list[str]]:
     """With C = 1: personalised methods less the worst plain one, in points, and those whose z never left chance."""
-    rows = [means(found, experiment, (*personal, *plain), classes=1, exponent=e) for e in EXPONENTS]
-    full = [row for row in rows if set(plain) <= set(row)]
-    gaps = {k: [row[k] - min(row[p] for p in plain) for row in full if k in row] for k in personal}
-    untrained = [k for k in personal if gaps[k] and max(row[k] for row in full if k in row) < CHANCE + 1]
+    rows: dict[str, list[dict[str, float]]] = {k: [] for k in personal}
+    for key, e in itertools.product(personal, EXPONENTS):
+        setting = {"classes": 1, "exponent": e}
+        seeds = found.common_seeds(experiment, (key, *plain), **setting)
+        row = means(found, experiment, (key, *plain), seeds=seeds, **setting)
+        if set(row) == {key, *plain}:
+            rows[key].append(row)
+    gaps = {k: [row[k] - min(row[p] for p in plain) for row in rows[k]] for k in personal}
+    untrained = [k for k in personal if rows[k] and max(row[k] for row in rows[k]) < CHANCE + 1]
     return gaps, untrained

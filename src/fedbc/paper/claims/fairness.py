@@ -27,8 +27,10 @@ def smaller_variance(found: Found) -> Verdict:
     ratios: dict[str, float] = {}
     uniform: dict[str, float] = {}
     for name, setting, label in places:
+        seeds = found.common_seeds(name, ("fedbc", "fedavg"), **setting)
         ours, theirs, control = (
-            found.mean(name, k, "accuracy_variance", **setting) for k in ("fedbc", "fedavg", "fedavg-uniform")
+            found.mean(name, k, "accuracy_variance", seeds=seeds, **setting)
+            for k in ("fedbc", "fedavg", "fedavg-uniform")
         )
         if ours is not None and theirs:
             ratios[label] = ours / theirs

@@ -24,15 +24,15 @@ def _variants(experiment: str) -> dict[str, str]:
 
 
 def contest(found: Found, experiment: str, **setting: Any) -> dict[str, float]:
-    """The methods' means in a setting where FedBC and all rivals were run; of a method that diverged there is none.
+    """The methods' means in a setting over the seeds that FedBC and all rivals were run with; a seed draws devices and
+    batches for all of them alike. Of a method that diverged there is none.
 
     Under the reference protocol its variants of methods stand for these.
     """
     variants = _variants(experiment)
     taking_part = {variants.get(key, key): key for key in ("fedbc", *RIVALS)}
-    if not all(found.lines(experiment, key, **setting) for key in taking_part):
-        return {}
-    known = means(found, experiment, (*taking_part, *VARIANTS, *CONTROLS, ROOT), **setting)
+    seeds = found.common_seeds(experiment, taking_part, **setting)
+    known = means(found, experiment, (*taking_part, *VARIANTS, *CONTROLS, ROOT), seeds=seeds, **setting)
     return {taking_part.get(key, key): mean for key, mean in known.items()}
 
 

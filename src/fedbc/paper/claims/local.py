@@ -179,11 +179,12 @@ def _at_both_rates(found: Found, key: str, setting: dict[str, Any]) -> np.ndarra
 
 
 def _local_pairs(found: Found, one: tuple[str, str], other: tuple[str, str], experiment: str) -> dict[str, float]:
-    """Differences of two columns of local accuracy, in points, by setting."""
+    """Differences of two columns of local accuracy, in points, by setting, over the seeds that both were run with."""
     out = {}
     for c in CLASSES:
         for e in EXPONENTS:
-            a, b = (found.mean(experiment, m, col, classes=c, exponent=e) for m, col in (one, other))
+            seeds = found.common_seeds(experiment, (one[0], other[0]), classes=c, exponent=e)
+            a, b = (found.mean(experiment, m, col, seeds=seeds, classes=c, exponent=e) for m, col in (one, other))
             if a is not None and b is not None:
                 out[f"C = {c}, exponent {e}"] = 100 * (a - b)
     return out

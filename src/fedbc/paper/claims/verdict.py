@@ -38,13 +38,24 @@ class Verdict:
 Judge = Callable[[Found], Verdict]
 
 
-def means(found: Found, experiment: str, keys: tuple[str, ...], **setting: Any) -> dict[str, float]:
-    """Methods' mean accuracies in percent, of those that were run."""
-    known = {k: found.mean(experiment, k, **setting) for k in keys}
+def means(
+    found: Found, experiment: str, keys: tuple[str, ...], seeds: set[int] | None = None, **setting: Any
+) -> dict[str, float]:
+    """Methods' mean accuracies in percent over seeds, all or some, of those that were run."""
+    known = {k: found.mean(experiment, k, seeds=seeds, **setting) for k in keys}
     return {k: 100 * v for k, v in known.items() if v is not None}
 
 
 def spread(values: np.ndarray, unit: str = " points", error: float | None = None) -> str:
     """Mean and range of differences in points, with the mean's standard error if that is known."""
-    mean = f"{values.mean():+z.1f}" + (f" ± {error:.1f}" if error is not None else "")
-    return f"{mean}{unit} ({values.min():+z.1f} to {values.max():+z.1f})"
+    return f"{middle(values, error)}{unit} ({reach(values)})"
+
+
+def middle(values: np.ndarray, error: float | None = None) -> str:
+    """The mean alone."""
+    return f"{values.mean():+z.1f}" + (f" ± {error:.1f}" if error is not None else "")
+
+
+def reach(values: np.ndarray) -> str:
+    """The range alone."""
+    return f"{values.min():+z.1f} to {values.max():+z.1f}"
