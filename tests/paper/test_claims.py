@@ -69,6 +69,7 @@ def test_a_contest_needs_all_rivals():
     found.add("synthetic", "scaffold", {"epochs": 5}, diverged=True)  # it took part, and lost
     assert accuracy.synthetic_best(found).verdict == CONFIRMED
     assert "1 of 5 settings were run" in accuracy.synthetic_best(found).evidence
+    assert accuracy.synthetic_best(found).shown == f"{CONFIRMED} so far"
 
 
 def test_a_contest_is_held_over_the_seeds_that_all_have():

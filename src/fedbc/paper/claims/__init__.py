@@ -50,7 +50,9 @@ JUDGES: dict[Judge, tuple[str, ...]] = {
 
 def judge_all(found: Found) -> list[Verdict]:
     """Every claim."""
-    return [
-        replace(judge(found), so_far=not all(found.complete(name) for name in experiments))
-        for judge, experiments in JUDGES.items()
-    ]
+    verdicts = []
+    for judge, experiments in JUDGES.items():
+        verdict = judge(found)
+        missing = not all(found.complete(name) for name in experiments)
+        verdicts.append(replace(verdict, so_far=verdict.so_far or missing))
+    return verdicts

@@ -55,7 +55,7 @@ def _best_everywhere(claim: str, see: tuple[str, ...], wins: dict[str, dict[str,
         parts.append(
             f"Against FedAvg with weights √n_i: {(root > 0).sum()} of {len(root)}, {root.mean():+z.1f} points."
         )
-    return Verdict(claim, verdict, " ".join(parts), see)
+    return Verdict(claim, verdict, " ".join(parts), see, so_far=len(known) < len(wins))
 
 
 def synthetic_best(found: Found) -> Verdict:

@@ -27,7 +27,7 @@ class Verdict:
     see: tuple[str, ...]
     """names of tables and figures"""
     so_far: bool = False
-    """whether runs that it rests on are missing"""
+    """whether runs that it rests on are missing, or settings of the claim that the budget leaves out"""
 
     @property
     def shown(self) -> str:
