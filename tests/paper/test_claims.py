@@ -395,6 +395,22 @@ def test_weights_explain_what_is_not_alike_on_text():
     assert accuracy.alike_on_text(alike).verdict == PARTLY  # half of the claim is about E = 5
 
 
+def test_the_variants_of_the_public_code_make_the_papers_picture_on_text():
+    def judged(**variants):
+        given = {"fedbc": 34.4, "fedavg": 34.8, "qfedavg": 30, "fedprox": 34.6, "scaffold": 30}
+        return Given().accuracies("shakespeare", {"epochs": 1}, **given, **variants)
+
+    found = judged(qfedavg_reference=34.9)
+    assert "as in the paper:" not in accuracy.alike_on_text(found).evidence  # SCAFFOLD's variant was not run
+    found.add("shakespeare", "scaffold-reference", {"epochs": 1}, diverged=True)
+    said = "that q-FedAvg lie within 0.5 points (E = 1), and that SCAFFOLD collapses."
+    assert said in accuracy.alike_on_text(found).evidence
+    assert said in accuracy.alike_on_text(judged(qfedavg_reference=34.9, scaffold_reference=8)).evidence
+    for variants in ({"qfedavg": 34.9, "scaffold": 33}, {"qfedavg": 30, "scaffold": 8}, {"scaffold": 8}):
+        given = {f"{key}_reference": value for key, value in variants.items()}
+        assert "as in the paper:" not in accuracy.alike_on_text(judged(**given)).evidence
+
+
 def test_alike_early_in_training_is_no_confirmation():
     found = Given()
     for epochs in (1, 5):
