@@ -13,7 +13,7 @@ run: $(VENV)/.run
 	$(BIN)/fedbc run fedbc fedavg --data synthetic --rounds 200 --epochs 5 --sample 10 --momentum 0.5 --dual-lr 0.001 --data-seed 2 --seed 1
 
 test: check
-	$(BIN)/python -m pytest -n 4 --dist worksteal --durations 15  # some tests wait for real processes: two workers more than cores
+	$(BIN)/python -m pytest -n 3 --dist worksteal --durations 15  # some tests wait for real processes: one worker more than cores
 
 check: $(VENV)/.test
 	$(BIN)/ruff check .
