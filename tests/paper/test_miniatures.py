@@ -7,7 +7,7 @@ import pytest
 
 import fedbc
 from fedbc import storage
-from fedbc.errors import InputError, RunsFailed
+from fedbc.errors import Diverged, InputError, RunsFailed
 from fedbc.experiments.spec import RunSpec
 from fedbc.experiments.sweep import append_line
 from fedbc.paper import catalogue, measure, runner, studies, tables, theory
@@ -239,6 +239,21 @@ def test_divergence_is_a_result_and_a_crash_is_not(tmp_path, monkeypatch):
     line = measure.carry_out(storage.to_json(spec.to_dict()))
     assert line["diverged"] >= 1
     assert runner.counts(line)
+    monkeypatch.setattr(measure, "CHECKPOINT_SECONDS", 0)
+    late = dataclasses.replace(spec, algorithm={"name": "fedavg", "lr": 0.01}, run={"rounds": 3, "seed": 2})
+    kept = []
+    real = measure.Simulation.advance
+
+    def until_the_third(self, **arguments):
+        if self.round == 2:
+            kept.extend(p.suffix for p in tmp_path.iterdir())
+            raise Diverged("made up", round=3, device=None)
+        return real(self, **arguments)
+
+    monkeypatch.setattr(measure.Simulation, "advance", until_the_third)
+    assert measure.carry_out(storage.to_json(late.to_dict()), str(tmp_path))["diverged"] == 3
+    assert kept == [".safetensors"]
+    assert list(tmp_path.iterdir()) == []  # nothing is left of it to go on from
     assert not runner.counts({"hash": "x", "error": "the process died (exit -9)"})
 
 

@@ -39,12 +39,15 @@ def carry_out(text: str, unfinished: str | None = None) -> Line:
     began = time.perf_counter()
     spec = RunSpec.from_dict(json.loads(text))
     line: Line = {"hash": fingerprint(spec), "spec": spec.to_dict()}
+    checkpoint = Path(unfinished) / f"{line['hash']}.safetensors" if unfinished else None
     try:
-        line |= _measured(spec, Path(unfinished) / f"{line['hash']}.safetensors" if unfinished else None)
+        line |= _measured(spec, checkpoint)
     except FedBCError as error:
         line["error"] = f"{type(error).__name__}: {error}"
         if isinstance(error, Diverged):
             line["diverged"] = error.round
+    if checkpoint is not None and ("summary" in line or "diverged" in line):  # what failed otherwise is tried again
+        checkpoint.unlink(missing_ok=True)
     return line | {"seconds": round(time.perf_counter() - began, 2), "versions": versions()}
 
 
@@ -84,8 +87,6 @@ def _measured(spec: RunSpec, checkpoint: Path | None) -> dict[str, Any]:
         kept["coefficients"] = coefficients(result, accuracies)
         if "multiplier" in result.devices:
             kept["snapshots"] = snapshots(result, run.federation.devices)
-    if checkpoint is not None:
-        checkpoint.unlink(missing_ok=True)
     return kept
 
 
