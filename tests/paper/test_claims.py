@@ -257,6 +257,16 @@ def test_per_fedbc_is_best(tuned, verdict):
     assert local.per_fedbc_best(found) == judged
 
 
+def test_per_fedbc_is_compared_over_the_seeds_that_both_have():
+    found = Given()
+    for seed, share in ((1, 0.8), (2, 0.6)):
+        found.add("cifar10-local-e5", "perfedbc", OTHER, seed=seed, finetuned_accuracy=share)
+    found.add("cifar10-local-e5", "pfedme", OTHER, seed=1, local_accuracy=0.75)
+    judged = local.per_fedbc_best(found)
+    assert judged.verdict == CONFIRMED
+    assert "+5.0 (pFedMe)" in judged.evidence
+
+
 def at_rates(stated, tuned, rate=0.01):
     """Global and local accuracy of Per-FedAvg at the stated outer rate and at the tuned one; the paper's is 85.6 %."""
     found, columns = Given(), ("global_accuracy", "finetuned_accuracy")
