@@ -81,7 +81,7 @@ def test_a_study_and_the_report(capsys, tmp_path):
     results, html, markdown = tmp_path / "results", tmp_path / "r.html", tmp_path / "docs" / "p.md"
     code, out, _ = run(capsys, "run", "toy", "--results", str(results))
     assert code == 0
-    assert out == "Done: toy. The report of all that was run: fedbc paper report\n"
+    assert out == f"Done: toy. The report of all that was run: fedbc paper report --results {results}\n"
     arguments = ("--results", str(results), "--html", str(html), "--markdown", str(markdown))
     code, out, _ = run(capsys, "report", *arguments)
     assert code == 0
@@ -89,3 +89,17 @@ def test_a_study_and_the_report(capsys, tmp_path):
     assert "<svg" in html.read_text()
     assert (tmp_path / "docs" / "p" / "toy.svg").exists()
     assert "Not run: `fedbc paper run synthetic`" in markdown.read_text()
+
+
+def test_a_report_of_nothing_is_refused_and_one_of_another_folder_stays_there(capsys, tmp_path, monkeypatch):
+    """Neither may take the place of the project's own report."""
+    monkeypatch.chdir(tmp_path)
+    code, _, errors = run(capsys, "report", "--results", "mine")
+    assert code == 2
+    assert "nothing was run in mine" in errors
+    assert list(tmp_path.iterdir()) == []
+    run(capsys, "run", "toy", "--results", "mine")
+    assert run(capsys, "report", "--results", "mine")[:2] == (0, "Report: mine/report.html\nMarkdown: mine/paper.md\n")
+    assert [p.name for p in tmp_path.iterdir()] == ["mine"]
+    (tmp_path / "mine").rename("results")
+    assert run(capsys, "report")[:2] == (0, "Report: results/report.html\nMarkdown: docs/paper.md\n")

@@ -25,8 +25,10 @@ from fedbc.paper.tables import PLANS, Plan
 SHOWN: dict[str, Plan | Figure] = {**PLANS, **FIGURES}
 """The paper's tables and figures by name."""
 
+RESULTS = Path("results")
+
 _results = click.option(
-    "--results", "folder", type=click.Path(path_type=Path), default=Path("results"), show_default=True,
+    "--results", "folder", type=click.Path(path_type=Path), default=RESULTS, show_default=True,
     help="Folder of results, hyper-parameters and unfinished runs.",
 )  # fmt: skip
 
@@ -103,7 +105,8 @@ def run_command(
         except KeyboardInterrupt:
             raise Stopped(f"stopped; what is done is in {folder}, the same command goes on") from None
     done = ", ".join(e.name for e in chosen)
-    Console(soft_wrap=True).print(f"Done: {done}. The report of all that was run: fedbc paper report", highlight=False)
+    command = "fedbc paper report" + ("" if folder == RESULTS else f" --results {folder}")
+    Console(soft_wrap=True).print(f"Done: {done}. The report of all that was run: {command}", highlight=False)
 
 
 @paper_group.command("status")
@@ -137,23 +140,24 @@ def status_command(names: tuple[str, ...], part: Part, workers: int | None, fold
 @click.option(
     "--html",
     type=click.Path(path_type=Path),
-    default=Path("results/report.html"),
-    show_default=True,
-    help="The page to write; it needs no other file.",
+    help="The page to write; it needs no other file.  [default: report.html in the results folder]",
 )
 @click.option(
     "--markdown",
     type=click.Path(path_type=Path),
-    default=Path("docs/paper.md"),
-    show_default=True,
-    help="The Markdown page to write; its pictures go to a folder beside it.",
+    help="The Markdown page to write; its pictures go to a folder beside it.  [default: docs/paper.md, or paper.md in "
+    "the results folder if that was given]",
 )
 @_results
-def report_command(html: Path, markdown: Path, folder: Path) -> None:
+def report_command(html: Path | None, markdown: Path | None, folder: Path) -> None:
     """Write the report from what has been run: tables, figures and a verdict on each claim."""
     from fedbc.paper.report import Report  # Matplotlib and Jinja take a second to import
 
     report = Report.of(folder)
+    if not report.found.anything:
+        raise InputError(f"nothing was run in {folder}: fedbc paper run NAME comes first (fedbc paper list has names)")
+    html = html or folder / "report.html"
+    markdown = markdown or (Path("docs/paper.md") if folder == RESULTS else folder / "paper.md")
     for path in (html, markdown):
         path.parent.mkdir(parents=True, exist_ok=True)
     storage.write_atomically(html, report.html())

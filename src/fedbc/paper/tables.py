@@ -48,6 +48,11 @@ class Found:
             self.runs[name] = [(run, self.store.line(run)) for run in runs]
         self.studies = {name: study.read(folder) for name, study in STUDIES.items()}
 
+    @property
+    def anything(self) -> bool:
+        """Whether the folder holds any result at all."""
+        return bool(self.store.lines) or any(self.studies.values())
+
     def complete(self, experiment: str) -> bool:
         """Whether all runs of an experiment are there that the budget covers."""
         budget = EXPERIMENTS[experiment]
