@@ -185,6 +185,17 @@ def test_raising_the_tolerance(of_z, of_devices, verdict):
     assert local.tolerance_trade(found).verdict == verdict
 
 
+@pytest.mark.parametrize(("with_a_say", "told"), [(1, True), (0, False), (3, False)])
+def test_a_tolerance_that_only_some_devices_reach_is_told(with_a_say, told):
+    found = Given()
+    for t in TOLERANCES:
+        multipliers = {"multipliers": [0.5] * with_a_say + [0.0] * (3 - with_a_say)}
+        values = {"global_accuracy": 0.80 if t == 0.1 else 0.85, "local_accuracy": 0.8}
+        found.add("synthetic-gamma", "fedbc", {"tolerance": t}, more=multipliers, **values)
+    evidence = local.tolerance_trade(found).evidence
+    assert ("At gamma = 0.1 global accuracy falls to 80.0 %: only 33 % of the devices" in evidence) == told
+
+
 def local_table(experiment="cifar10-local-e5", **columns):
     found = Given()
     for setting in (SKEWED, OTHER):

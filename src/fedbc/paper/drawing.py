@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -84,6 +84,17 @@ def panels(titles: list[str], width: float = 3.0, height: float = 2.6) -> tuple[
     return whole, axes
 
 
+def plain_log(axes: Axes, which: Literal["x", "y"]) -> None:
+    """A logarithmic axis with plain numbers at 1, 2 and 5: over a decade or two powers of ten are hard to read."""
+    from matplotlib import ticker
+
+    axes.set(**{f"{which}scale": "log"})
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(ticker.NullLocator())
+
+
 def mark_empty(axes: list[Axes]) -> None:
     """Say of panels without data that they were not run."""
     for a in axes:
@@ -113,7 +124,9 @@ def legend_once(whole: Picture, axes: list[Axes]) -> None:
     for a in axes:
         handles |= {label: h for h, label in zip(*a.get_legend_handles_labels(), strict=True)}
     if handles:
-        whole.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(6, len(handles)))
+        widest = 0.5 + 0.065 * max(map(len, handles))  # inches: the line before it, and a letter's width
+        columns = max(1, min(6, len(handles), int(whole.get_figwidth() / widest)))
+        whole.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
 
 
 def smooth(values: list[float], width: int = 9) -> np.ndarray:

@@ -21,6 +21,7 @@ from fedbc.paper.drawing import (
     band,
     legend_once,
     panels,
+    plain_log,
     smooth,
 )
 from fedbc.paper.drawing import (
@@ -47,17 +48,22 @@ def teaser(found: Found) -> Picture | None:
     columns = {c: [found.values("synthetic-gamma", "fedbc", c, tolerance=t) for t in TOLERANCES] for c in _TEASER}
     if not any(columns["global_accuracy"]):
         return None
-    picture, (axes,) = panels(["FedBC with the same fixed gamma on every device"], 6, 3.2)
+    picture = new_picture(6, 4.2)
+    axes, below = picture.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    axes.set_title("FedBC with the same fixed gamma on every device")
     x = np.array(TOLERANCES)
     shown = np.where(x == 0, x[1] / 3, x)
     for colour, (column, label) in zip((BLUE, ORANGE), _TEASER.items(), strict=True):
         band(axes, shown, [[100 * v for v in vs] for vs in columns[column]], colour, label)
-    axes.set_xscale("log")
-    axes.set_xticks(shown[::2], [f"{t:g}" for t in x[::2]])
-    axes.minorticks_off()
-    axes.set_xlabel("gamma")
+    shares = [found.constrained("synthetic-gamma", "fedbc", tolerance=t) for t in TOLERANCES]
+    band(below, shown, [[100 * v for v in vs] for vs in shares], GREEN, "devices with lambda_i > 0 at the end")
+    below.set_xscale("log")
+    below.set_xticks(shown[::2], [f"{t:g}" for t in x[::2]])
+    below.minorticks_off()
+    below.set_xlabel("gamma")
+    below.set_ylabel("devices, %")
     axes.set_ylabel("accuracy, %")
-    axes.legend()
+    legend_once(picture, [axes, below])
     return picture
 
 
@@ -79,7 +85,7 @@ def synthetic_curves(column: str, label: str, *, log: bool = False) -> Callable[
                     a.plot(curves["round"], curves[column], color=COLOUR[key], linewidth=1.1, label=METHODS[key].label)
             a.set_xlabel("round")
             if log:
-                a.set_yscale("log")
+                plain_log(a, "y")
         axes[0].set_ylabel(label)
         legend_once(picture, axes)
         return picture
@@ -138,13 +144,13 @@ def multipliers(found: Found) -> Picture | None:
     sizes, last = np.array(line["sizes"]), np.array(line["multipliers"])
     axes[0].plot(sizes, last / last.sum(), "o", color=BLUE, markersize=4, label="lambda_i / Σ lambda")
     axes[0].plot(sizes, sizes / sizes.sum(), "x", color=ORANGE, markersize=4, label="n_i / Σ n")
-    axes[0].set_yscale("log")
+    plain_log(axes[0], "y")
     axes[0].legend()
     for colour, (number, values) in zip(COLOURS, line["snapshots"].items(), strict=False):
         axes[1].plot(sizes, values, "o", color=colour, markersize=3.5, label=f"round {number}")
     axes[1].legend()
     for a in axes:
-        a.set_xscale("log")
+        plain_log(a, "x")
         a.set_xlabel("n_i, training examples")
     return picture
 
@@ -162,7 +168,7 @@ def against(
         }
         if not any(any(v) for v in values.values()):
             return None
-        picture, (axes,) = panels([""], 5.6, 3.2)
+        picture, (axes,) = panels([""], 5.6, 3.6)
         for key in keys:
             band(axes, at, values[key], COLOUR[key], METHODS[key].label)
         if by == "epochs":
@@ -171,7 +177,7 @@ def against(
         axes.minorticks_off()
         axes.set_xlabel(axis)
         axes.set_ylabel(label)
-        axes.legend(ncols=2)
+        legend_once(picture, [axes])
         return picture
 
     return draw

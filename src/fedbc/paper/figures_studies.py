@@ -19,6 +19,7 @@ from fedbc.paper.drawing import (
     legend_once,
     mark_empty,
     panels,
+    plain_log,
 )
 from fedbc.paper.drawing import picture as new_picture
 from fedbc.paper.tables import Found
@@ -73,7 +74,7 @@ def partitions(found: Found) -> Picture | None:
         a.legend(title="exponent")
     for a, sizes in zip(axes[2:], study["synthetic"].values(), strict=True):
         a.bar(range(1, len(sizes) + 1), sorted(sizes), color=BLUE, width=0.8)
-        a.set_yscale("log")
+        plain_log(a, "y")
     for a in axes:
         a.set_xlabel("device, by size")
     axes[0].set_ylabel("examples")

@@ -21,7 +21,7 @@ FIGURES = {
             "teaser",
             "Global and local accuracy against gamma",
             "Synthetic data, E = 5, dual_lr 0.01, gamma fixed and the same for all devices (0 at the left edge); mean "
-            "and one standard deviation over seeds.",
+            "and one standard deviation over seeds. Below, the devices that have a say in the server's mean.",
             ("synthetic-gamma",),
             figures.teaser,
         ),

@@ -95,6 +95,11 @@ class Found:
         values = [value for seed, value in found if seeds is None or seed in seeds]
         return float(np.mean(values)) if values else None
 
+    def constrained(self, experiment: str, method: str, **setting: Any) -> list[float]:
+        """The share of devices whose multiplier is above zero at the end, one a seed."""
+        lines = self.lines(experiment, method, **setting)
+        return [float(np.mean(np.array(line["multipliers"]) > 0)) for line in lines if "multipliers" in line]
+
     def first(self, experiment: str, method: str, **setting: Any) -> Line | None:
         """The run whose curves are kept."""
         return next((line for line in self.lines(experiment, method, **setting) if "curves" in line), None)

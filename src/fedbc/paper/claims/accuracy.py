@@ -235,7 +235,7 @@ def alike_on_text(found: Found) -> Verdict:
         alike[e] = _apart(others) <= LEVEL
         below[e] = "scaffold" not in row or row["scaffold"] < min(others.values()) - FAR
         leader[e] = max((k for k in row if k in ("fedbc", *RIVALS)), key=lambda k: row[k])
-        listed = ", ".join(f"{METHODS[k].label} {v:.1f}" for k, v in row.items())
+        listed = "; ".join(f"{METHODS[k].label} {v:.1f}" for k, v in row.items())
         parts.append(f"E = {e}: {listed} %" + ("." if "scaffold" in row else "; SCAFFOLD diverges."))
     if not all(below.values()):
         parts.append("SCAFFOLD as published does not fall behind as in the paper.")

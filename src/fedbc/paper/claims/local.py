@@ -44,6 +44,14 @@ def tolerance_trade(found: Found) -> Verdict:
         text += " A positive gamma does not raise both beyond that."
     if falls and not trades:
         text += " Beyond the best gamma global accuracy falls, but local accuracy does not rise for it."
+    worst = min(known, key=lambda t: known[t][0])
+    share = np.mean(found.constrained("synthetic-gamma", "fedbc", tolerance=worst) or [0.0])
+    if known[worst][0] < min(start[0], known[top][0]) - noise and 0 < share < 1:
+        text += (
+            f" At gamma = {worst:g} global accuracy falls to {known[worst][0]:.1f} %: only {100 * share:.0f} % of the "
+            "devices have lambda > 0 there, those that stray most, and the server's mean is theirs alone. With a much "
+            "smaller gamma all of them have, with a larger one none, and then the mean is uniform."
+        )
     return Verdict(
         claim, CONFIRMED if rises and trades else PARTLY if rises or trades else NOT, text, ("teaser", "toy")
     )
