@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 INK = "#223344"
 """Text and axes; on a page it becomes the page's own colour of text, so that dark pages work."""
+WIDEST = 8
+"""Of an inch drawn, in letter heights of the page."""
 BLUE, ORANGE, GREEN, PINK, YELLOW, SKY = COLOURS[:6]
 
 
@@ -71,7 +73,10 @@ def svg(figure: Figure, found: Found, *, inline: bool) -> str | None:
         # Ids are a figure's own: several share a page.
         text = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{figure.name}-", text)
         label = f'role="img" aria-label="{figure.title}" '
-        text = re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', "", text, count=1).replace("<svg ", f"<svg {label}", 1)
+        # As wide as the page, but letters no larger than the page's own.
+        largest = f'style="max-width: {WIDEST * drawn.get_figwidth():.0f}rem"'
+        text = re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', largest, text, count=1)
+        text = text.replace("<svg ", f"<svg {label}", 1)
     return text
 
 
