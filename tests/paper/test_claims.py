@@ -1,9 +1,11 @@
 """The judges on made-up results, each with a case that confirms its claim and cases that do not."""
 
+import math
+
 import pytest
 
 from fedbc.paper.catalogue import EPOCHS, TOLERANCES, Run
-from fedbc.paper.claims import accuracy, fairness, gains, local, origins
+from fedbc.paper.claims import accuracy, constraint, fairness, gains, local, origins
 from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, spread
 from fedbc.paper.tables import Found
 
@@ -106,12 +108,18 @@ def test_more_devices():
     assert accuracy.more_devices(by_epochs(fedbc=1)).verdict == NOT_RUN
 
 
+def constrained(multiplier, epochs=1, tolerance=0.1, lr=0.01):
+    """What is kept of a run's constraint; one device of 100 examples takes 5 steps an epoch."""
+    spec = {"algorithm": {"lr": lr, "momentum": 0.5}, "run": {"epochs": epochs, "batch_size": 20}}
+    return {"multipliers": [multiplier], "tolerances": [tolerance], "sizes": [100], "spec": spec}
+
+
 def test_how_much_is_the_weights():
     def found(uniform, multiplier, **root):
         given = by_epochs(fedavg=83, fedavg_uniform=uniform, fedprox_uniform=uniform, **root)
-        more = {"multipliers": [multiplier], "tolerances": [0.1], "spec": {"algorithm": {"lr": 0.01}}}
         for epochs in EPOCHS:
-            given.add("synthetic", "fedbc", {"epochs": epochs}, global_accuracy=0.87, more=more)
+            more = constrained(multiplier=multiplier, epochs=epochs)
+            given.add("synthetic", "fedbc", {"epochs": epochs}, global_accuracy=0.87, drift=1.0, more=more)
         return given
 
     own = accuracy.weights_or_duals(found(83.5, 1.0))
@@ -124,8 +132,29 @@ def test_how_much_is_the_weights():
     assert weights.verdict == PARTLY  # most of the gain is the weights
     off = accuracy.weights_or_duals(found(83.5, 0.001))
     assert off.verdict == PARTLY  # no constraint is left to thank
-    assert "all but switches the constraint off" in off.evidence
+    assert "takes back 0 to 1 % of a first local step" in off.evidence
     assert accuracy.weights_or_duals(found(88, 1.0)).verdict == NOT
+
+
+def test_what_a_pull_takes_back():
+    """After a first step of 1 and nothing but the pull, what is left after 5 epochs of 5 steps is e^(-25 * 0.04)."""
+    line = constrained(multiplier=1.0, epochs=5) | {"summary": {"drift": 0.4}}
+    assert constraint.acting(line).pull == pytest.approx(1 - math.exp(-1))
+    assert constraint.acting(line).room == pytest.approx(0.25)
+    assert constraint.acting(line | {"multipliers": [0.0]}).pull == 0
+
+
+@pytest.mark.parametrize(("room", "of_images", "verdict"), [(0.01, 0.02, CONFIRMED), (0.01, 2.0, PARTLY), (1, 2, NOT)])
+def test_room_beside_drift(room, of_images, verdict):
+    found = Given()
+    assert constraint.hardly_any_room(found).verdict == NOT_RUN
+    found.add("synthetic", "fedbc", {"epochs": 5}, drift=1.0, more=constrained(0.001, tolerance=room))
+    found.add("mnist-e5", "fedbc", SKEWED, drift=2.0, more=constrained(10.0, tolerance=2 * of_images))
+    judged = constraint.hardly_any_room(found)
+    assert judged.verdict == verdict
+    assert f"synthetic data {room:.1g}; MNIST, E = 5 {of_images:.1g}." in judged.evidence
+    assert "synthetic data 0 %; MNIST, E = 5 86 %." in judged.evidence
+    assert "a mean weighted by these sums (synthetic data)" in judged.evidence
 
 
 @pytest.mark.parametrize(

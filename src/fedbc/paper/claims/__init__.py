@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedbc.paper.claims import accuracy, fairness, local, origins, theory
+from fedbc.paper.claims import accuracy, constraint, fairness, local, origins, theory
 from fedbc.paper.claims.verdict import Judge, Verdict
 from fedbc.paper.tables import Found
 
@@ -17,6 +17,7 @@ JUDGES: dict[Judge, tuple[str, ...]] = {
     accuracy.lowest_loss: ("synthetic",),
     accuracy.more_devices: ("synthetic-devices",),
     accuracy.weights_or_duals: ("synthetic", "synthetic-draws"),
+    constraint.hardly_any_room: tuple(constraint.PLACES.values()),
     fairness.smaller_variance: ("synthetic", "cifar10-e1", "cifar10-e5"),
     fairness.users_meet: ("synthetic",),
     fairness.coefficients_converge: ("synthetic",),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from fedbc.paper.catalogue import CLASSES, EPOCHS, EXPONENTS
+from fedbc.paper.claims.constraint import SLACK, acted, in_words
 from fedbc.paper.claims.gains import CONTROLS, OTHER_DRAWS, PAPERS_DRAW, ROOT, VARIANTS, Gain, contest, gain
 from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, RIVALS, Judge, Verdict, means, spread
 from fedbc.paper.methods import METHODS
@@ -112,12 +114,13 @@ def image_best(data: str, shown: str, epochs: int) -> Judge:
             for c in CLASSES
             for e in EXPONENTS
         }
-        return _best_everywhere(
+        verdict = _best_everywhere(
             f"FedBC has the best global accuracy on {shown} with E = {epochs}.",
             (f"{data}-global-e{epochs}",),
             wins,
             gain(found, f"{shown}, E = {epochs}"),
         )
+        return replace(verdict, evidence=verdict.evidence + in_words(acted(found, f"{data}-e{epochs}")))
 
     return judge
 
@@ -145,34 +148,13 @@ def weights_or_duals(found: Found) -> Verdict:
         by_root = float(np.median(gained - root))
         text += f", weights √n_i gain {by_root:+z.1f}; over these FedBC is ahead by {spread(root)}."
         by_weights = max(by_weights, by_root)
-    acts, constraint = _constraint(found)
-    text += constraint
+    constraint = acted(found, "synthetic")
+    text += in_words(constraint)
+    acts = any(run.pull > SLACK for run in constraint)
     own = best.mean() > 0.3 and (best > 0).mean() > 0.5
     mostly_own = own and by_weights < 0.5 * usual
     verdict = CONFIRMED if mostly_own and acts else PARTLY if own or best.mean() > 0 else NOT
     return Verdict(claim, verdict, text, see)
-
-
-def _constraint(found: Found) -> tuple[bool, str]:
-    """Whether the chosen dual rates leave any constraint at all, or only the server's weights."""
-    pulls, tolerances = [], []
-    for line in found.lines("synthetic", "fedbc"):
-        if "multipliers" in line:
-            pulls.append(2 * line["spec"]["algorithm"]["lr"] * max(line["multipliers"]))
-            tolerances.append(max(line["tolerances"]))
-    if not pulls:
-        return False, ""
-    text = (
-        f" At the chosen dual rates a local step pulls by at most 2 lr lambda = {max(pulls):.2g} of the distance to z, "
-        f"and gamma reaches {max(tolerances):.2g}."
-    )
-    acts = max(pulls) >= 1e-3
-    if not acts:
-        text += (
-            " So tuning all but switches the constraint off: what is left of FedBC is a mean weighted by lambda, that "
-            "is by how far each device has drifted so far."
-        )
-    return acts, text
 
 
 def lowest_loss(found: Found) -> Verdict:

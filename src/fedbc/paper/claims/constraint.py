@@ -1,0 +1,94 @@
+"""What FedBC's constraint does at the chosen dual rates: how much room it leaves devices, how hard it pulls them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fedbc.experiments.workers import Line
+from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, Verdict
+from fedbc.paper.tables import Found
+
+SLACK = 0.1
+"""Below this share a tolerance or a pull counts as next to none."""
+PLACES = {
+    "synthetic data": "synthetic",
+    "MNIST, E = 1": "mnist-e1",
+    "MNIST, E = 5": "mnist-e5",
+    "CIFAR-10, E = 1": "cifar10-e1",
+    "CIFAR-10, E = 5": "cifar10-e5",
+    "Shakespeare": "shakespeare",
+}
+"""Where FedBC was tuned, and the experiment there."""
+
+
+class Acting(NamedTuple):
+    """What the constraint does at the end of a run."""
+
+    room: float
+    """the largest tolerance, as a share of the devices' mean ‖x_i − z‖²"""
+    pull: float
+    """the share of a round's first local step that the pull towards z takes back by the round's end, mean by lambda"""
+
+
+def acting(line: Line) -> Acting:
+    """What the constraint did in a run of which the devices' sizes were kept.
+
+    A local step moves w by 2 lr lambda_i (w − z) towards z, momentum m makes 1/(1 − m) times as much of it, and what a
+    device was moved by in its first step shrinks by that share in each of the steps after it.
+    """
+    run, algorithm = line["spec"]["run"], line["spec"]["algorithm"]
+    multipliers, sizes = np.array(line["multipliers"]), np.array(line["sizes"])
+    steps = run["epochs"] * np.ceil(sizes / run["batch_size"])
+    a_step = 2 * algorithm["lr"] * multipliers / (1 - algorithm["momentum"])
+    pull = float(np.average(-np.expm1(-a_step * steps), weights=multipliers)) if multipliers.any() else 0.0
+    return Acting(max(line["tolerances"]) / line["summary"]["drift"], pull)
+
+
+def acted(found: Found, experiment: str) -> list[Acting]:
+    """What FedBC's constraint did in an experiment, setting by setting."""
+    return [acting(line) for line in found.lines(experiment, "fedbc") if "sizes" in line and "multipliers" in line]
+
+
+def in_words(runs: list[Acting]) -> str:
+    """The same as a sentence; nothing where nothing was run."""
+    if not runs:
+        return ""
+    return (
+        f" At the chosen dual rates the pull towards z takes back {_pulls(runs)} of a first local step by the end of "
+        f"the round, and gamma is at most {_most_room(runs)} of the devices' mean ‖x_i − z‖²."
+    )
+
+
+def hardly_any_room(found: Found) -> Verdict:
+    """gamma > 0 plays no part at the rates that tuning chooses."""
+    claim = (
+        "(Ours) At the tuned dual rates gamma is next to zero beside how far devices stray: FedBC acts by its weights "
+        "and its pull, not by letting models differ."
+    )
+    see = ("multipliers", "dual-rates")
+    known = {where: runs for where, name in PLACES.items() if (runs := acted(found, name))}
+    if not known:
+        return Verdict(claim, NOT_RUN, "Not run.", see)
+    rooms = "; ".join(f"{where} {_most_room(runs)}" for where, runs in known.items())
+    pulls = "; ".join(f"{where} {_pulls(runs)}" for where, runs in known.items())
+    text = (
+        f"The largest learned gamma as a share of the devices' mean ‖x_i − z‖² in the last rounds: {rooms}. So lambda "
+        "adds up how far a device has strayed, round by round. Share of a first local step that the pull takes back by "
+        f"the end of the round: {pulls}."
+    )
+    loose = [where for where, runs in known.items() if max(r.pull for r in runs) < SLACK]
+    if loose:
+        text += f" Without much of a pull, FedBC is a mean weighted by these sums ({'; '.join(loose)})."
+    tight = [max(r.room for r in runs) < SLACK for runs in known.values()]
+    return Verdict(claim, CONFIRMED if all(tight) else PARTLY if any(tight) else NOT, text, see)
+
+
+def _most_room(runs: list[Acting]) -> str:
+    return f"{max(r.room for r in runs):.1g}"
+
+
+def _pulls(runs: list[Acting]) -> str:
+    least, most = (f"{100 * pick(r.pull for r in runs):.0f}" for pick in (min, max))
+    return f"{least} %" if least == most else f"{least} to {most} %"
