@@ -64,11 +64,11 @@ def test_the_grids_are_the_appendix():
 
 
 def test_every_global_table_has_the_uniform_controls():
-    # The rows at the stated rate stand in a table that has the controls from another experiment.
-    shown = {n for p in tables.PLANS.values() if "local" not in p.name for n in p.needs} - {"cifar10-rates"}
-    assert shown == {n for n in EXPERIMENTS if "local" not in n} - {
+    # The rows at other rates stand in a table that has the controls from another experiment.
+    other_rates = {"cifar10-rates", "mnist-weights"}
+    shown = {n for p in tables.PLANS.values() if "local" not in p.name for n in p.needs} - other_rates
+    assert shown == {n for n in EXPERIMENTS if "local" not in n} - other_rates - {
         "synthetic-gamma", "synthetic-devices", "synthetic-draws", "cifar10-coefficients", "cifar10-rounds",
-        "cifar10-rates",
     }  # fmt: skip
     for name in (*shown, "synthetic-devices", "synthetic-draws"):
         assert {"fedavg-uniform", "fedprox-uniform"} <= set(EXPERIMENTS[name].methods), name
@@ -94,6 +94,17 @@ def test_protocols_differ_as_they_should():
     assert reference.algorithm["dual_lr"] == 2 * sound.algorithm["dual_lr"]
     tuned = next(r.spec for r in EXPERIMENTS["cifar10-local-e5-reference"].runs(CHOICES)).run["fine_tune"]
     assert tuned["on"] == "test"
+
+
+def test_weights_alone_are_the_tuned_method_at_the_least_dual_rate():
+    alone, tuned = (
+        [r.spec.to_dict() for r in EXPERIMENTS[n].runs(CHOICES, Part(seeds=1, methods=(m,)))]
+        for n, m in (("mnist-weights", "fedbc-weights"), ("mnist-e5", "fedbc"))
+    )
+    assert len(alone) == 15
+    for spec in tuned:
+        spec["algorithm"]["dual_lr"] = 1e-7
+    assert alone == tuned
 
 
 def test_a_first_look_is_a_part_of_the_whole():

@@ -144,6 +144,20 @@ def test_what_a_pull_takes_back():
     assert constraint.acting(line | {"multipliers": [0.0]}).pull == 0
 
 
+@pytest.mark.parametrize(("alone", "costs"), [(91.0, True), (90.0, False)])
+def test_what_weights_gain_without_their_pull(alone, costs):
+    found = Given()
+    assert constraint.without_pull(found, (SKEWED, OTHER)) == ""
+    for seed, luck in ((1, 0.0), (2, 0.1), (3, 5.0)):  # a seed that only one of them has does not count
+        found.accuracies("mnist-e5", SKEWED, seed=seed, fedbc=90 + luck)
+        if seed < 3:
+            found.accuracies("mnist-weights", SKEWED, seed=seed, fedbc_weights=alone + 2 * luck)
+    text = constraint.without_pull(found, (SKEWED, OTHER))
+    assert f"{alone - 90 + 0.05:+.1f} ± 0.1 points" in text
+    assert "in 1 of 1 settings" in text
+    assert ("the pull is what costs" in text) == costs
+
+
 @pytest.mark.parametrize(("room", "of_images", "verdict"), [(0.01, 0.02, CONFIRMED), (0.01, 2.0, PARTLY), (1, 2, NOT)])
 def test_room_beside_drift(room, of_images, verdict):
     found = Given()

@@ -19,6 +19,7 @@ FEW = {  # methods that between them take every path of an experiment
     "synthetic": ("fedavg", "fedavg-uniform", "qfedavg", "scaffold-reference", "fedbc", "fedbc-reference"),
     "synthetic-gamma": ("fedbc",),
     "mnist-e1-reference": ("fedbc-reference",),
+    "mnist-weights": ("fedbc-weights",),
     "cifar10-e5": ("fedbc",),
     "cifar10-local-e5": ("fedbc",),
     "cifar10-coefficients": ("fedbc",),

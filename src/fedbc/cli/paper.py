@@ -133,7 +133,8 @@ def status_command(names: tuple[str, ...], part: Part, workers: int | None, fold
         total += minutes
         table.add_row(row.name, row.title, str(row.done), str(row.total), duration(minutes))
     Console().print(table)
-    Console().print(f"About {duration(total)} left with {runner.workers} workers.", highlight=False)
+    left = f"About {duration(total)} left with {runner.workers} workers." if total else "Nothing is left to run."
+    Console().print(left, highlight=False)
 
 
 @paper_group.command("report")

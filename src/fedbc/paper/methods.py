@@ -63,6 +63,8 @@ class Method:
             return {**chosen, "dual_lr": dual_rate(chosen["dual_lr"])}
         if self.key == "perfedbc-reference":
             return {**chosen, "lr": 0.01, "dual_lr": dual_rate(chosen["dual_lr"])}
+        if self.key == "fedbc-weights":
+            return {**chosen, "dual_lr": DUAL_RATES[0]}
         return chosen
 
 
@@ -120,6 +122,13 @@ METHODS = {
             like="fedbc",
             local="local_accuracy_weighted",
             note="dual momentum 0.5: twice the dual rate",
+        ),
+        Method(
+            "fedbc-weights",
+            "FedBC, weights alone",
+            {"name": "fedbc", **_M},
+            like="fedbc",
+            note=f"the least dual rate of the grid, {DUAL_RATES[0]:g}: weights by lambda, no pull to speak of",
         ),
         Method(
             "fedbc-letter",

@@ -286,7 +286,7 @@ def _local_lines() -> tuple[RowPlan, ...]:
 def _image_plan(data: str, epochs: int) -> Plan:
     shown = {"mnist": "MNIST", "cifar10": "CIFAR-10"}[data]
     paper = f"{data}-e{epochs}"
-    rates = ("cifar10-rates",) if paper == "cifar10-e5" else ()
+    rates = {"cifar10-e5": ("cifar10-rates",), "mnist-e5": ("mnist-weights",)}.get(paper, ())
     return Plan(
         f"{data}-global-e{epochs}",
         f"{shown}: global accuracy, E = {epochs}",

@@ -28,7 +28,7 @@ JUDGES: dict[Judge, tuple[str, ...]] = {
     accuracy.image_best("cifar10", "CIFAR-10", 5): ("cifar10-e5",),
     accuracy.image_best("cifar10", "CIFAR-10", 1): ("cifar10-e1",),
     accuracy.image_best("mnist", "MNIST", 1): ("mnist-e1",),
-    accuracy.image_best("mnist", "MNIST", 5): ("mnist-e5",),
+    accuracy.image_best("mnist", "MNIST", 5): ("mnist-e5", "mnist-weights"),
     accuracy.alike_on_text: ("shakespeare",),
     accuracy.personal_methods_lose: ("cifar10-e5",),
     local.between_personal_methods: ("cifar10-local-e5",),
