@@ -55,7 +55,7 @@ def test_a_table_or_figure_stands_for_its_experiments(capsys, tmp_path, monkeypa
     code, out, _ = run(capsys, "status", "controls", "mnist-global-e5", "--results", str(tmp_path))
     assert code == 0
     named = {line.split()[0].strip("│") for line in out.splitlines() if line.startswith("│")}
-    experiments = {"synthetic", "synthetic-draws", "mnist-e5", "mnist-e5-reference"}
+    experiments = {"synthetic", "synthetic-draws", "mnist-e5", "mnist-weights", "mnist-e5-reference"}
     assert named - experiments == {"synthetic-e1", "synthetic-e5", "synthetic-e10", "synthetic-e25", "synthetic-e50"}
     assert experiments <= named
 
@@ -82,6 +82,7 @@ def test_a_study_and_the_report(capsys, tmp_path):
     code, out, _ = run(capsys, "run", "toy", "--results", str(results))
     assert code == 0
     assert out == f"Done: toy. The report of all that was run: fedbc paper report --results {results}\n"
+    assert "Nothing is left to run." in run(capsys, "status", "toy", "--results", str(results))[1]
     arguments = ("--results", str(results), "--html", str(html), "--markdown", str(markdown))
     code, out, _ = run(capsys, "report", *arguments)
     assert code == 0
