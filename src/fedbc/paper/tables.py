@@ -54,12 +54,11 @@ class Found:
         return bool(self.store.lines) or any(self.studies.values())
 
     def complete(self, experiment: str) -> bool:
-        """Whether all runs of an experiment are there that the budget covers."""
-        budget = EXPERIMENTS[experiment]
-        lines = (
-            line for run, line in self.runs[experiment] if run.setting in budget.settings and run.seed in budget.seeds
-        )
-        return all(line is not None for line in lines)
+        """Whether all runs are there that the budget covers, and some of every setting that the paper has."""
+        budget, runs = EXPERIMENTS[experiment], self.runs[experiment]
+        covered = (line for run, line in runs if run.setting in budget.settings and run.seed in budget.seeds)
+        left_out = (any(line for run, line in runs if run.setting == setting) for setting in budget.rest)
+        return all(line is not None for line in covered) and all(left_out)
 
     def lines(self, experiment: str, method: str, **setting: Any) -> list[Line]:
         """The results of a method in a setting, one a seed, in the order of seeds."""
