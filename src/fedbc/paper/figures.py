@@ -9,7 +9,7 @@ import numpy as np
 
 from fedbc.experiments.plots import COLOURS
 from fedbc.experiments.workers import Line
-from fedbc.paper.catalogue import CLASSES, DRAWS, EPOCHS, EXPERIMENTS, EXPONENTS, TOLERANCES, WITH_MORE_ROUNDS, heading
+from fedbc.paper.catalogue import CLASSES, DRAWS, EPOCHS, EXPERIMENTS, EXPONENTS, TOLERANCES, WITH_MORE_ROUNDS
 from fedbc.paper.drawing import (
     BLUE,
     GREEN,
@@ -238,22 +238,28 @@ def cifar_variance(found: Found) -> Picture | None:
 
 def cifar_rounds(found: Found) -> Picture | None:
     """Accuracy over three times the rounds, and where the paper's numbers lie."""
-    lines = {k: found.first("cifar10-rounds", k) for k in ("fedavg", "fedbc")}
-    if not any(lines.values()):
+    keys = ("fedavg", "fedbc")
+    if not any(found.first("cifar10-rounds", key) for key in keys):
         return None
-    picture, (axes,) = panels([f"CIFAR-10, {heading(WITH_MORE_ROUNDS)}"], 6.5, 3.2)
-    for key, line in lines.items():
-        if line is not None:
+    picture = new_picture(11.5, 3)
+    axes = list(picture.subplots(1, len(EXPONENTS), sharey=True))
+    for a, e in zip(axes, EXPONENTS, strict=True):
+        for key in keys:
+            line = found.first("cifar10-rounds", key, exponent=e)
+            if line is None:
+                continue
             curves, label = line["curves"], METHODS[key].label
             accuracy = [100 * v for v in curves["global_accuracy"]]
-            axes.plot(curves["round"], accuracy, color=COLOUR[key], alpha=0.3, linewidth=0.8)
-            axes.plot(curves["round"], smooth(accuracy, 9), color=COLOUR[key], linewidth=1.5, label=label)
-            paper = printed_cell("cifar10_global_e1", METHODS[key].printed or "", WITH_MORE_ROUNDS)
+            a.plot(curves["round"], accuracy, color=COLOUR[key], alpha=0.3, linewidth=0.8)
+            a.plot(curves["round"], smooth(accuracy, 9), color=COLOUR[key], linewidth=1.5, label=label)
+            setting = {**WITH_MORE_ROUNDS, "exponent": e}
+            paper = printed_cell("cifar10_global_e1", METHODS[key].printed or "", setting)
             if paper is not None:
-                axes.axhline(paper["mean"], color=COLOUR[key], linestyle="--", linewidth=1, label=f"{label}, the paper")
-    axes.set_xlabel("round")
-    axes.set_ylabel("global accuracy, %")
-    legend_once(picture, [axes])
+                a.axhline(paper["mean"], color=COLOUR[key], linestyle="--", linewidth=1, label=f"{label}, the paper")
+        a.set_title(f"exponent {e}")
+        a.set_xlabel("round")
+    axes[0].set_ylabel("global accuracy, %")
+    legend_once(picture, axes)
     return picture
 
 
@@ -274,6 +280,7 @@ def controls(found: Found) -> Picture | None:
             place = np.arange(len(at)) + 0.14 * (number - (len(keys) - 1) / 2)
             a.bar(place, heights, 0.13, color=COLOUR.get(key, GREEN), label=METHODS[key].label)
         a.axhline(0, color=INK, linewidth=0.8)
+        a.set_axisbelow(True)
         a.set_xticks(range(len(at)), [str(x) for x in at])
         a.set_xlabel(axis)
     axes[0].set_ylabel("global accuracy less FedAvg's, points")

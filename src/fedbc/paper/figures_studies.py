@@ -74,6 +74,7 @@ def partitions(found: Found) -> Picture | None:
         a.legend(title="exponent")
     for a, sizes in zip(axes[2:], study["synthetic"].values(), strict=True):
         a.bar(range(1, len(sizes) + 1), sorted(sizes), color=BLUE, width=0.8)
+        a.set_axisbelow(True)
         plain_log(a, "y")
     for a in axes:
         a.set_xlabel("device, by size")

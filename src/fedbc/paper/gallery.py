@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedbc.paper import figures, figures_studies
-from fedbc.paper.catalogue import EPOCHS
+from fedbc.paper.catalogue import EPOCHS, WITH_MORE_ROUNDS, heading
 from fedbc.paper.drawing import Figure
 
 FIGURES = {
@@ -100,7 +100,7 @@ FIGURES = {
         Figure(
             "cifar10-rounds",
             "CIFAR-10: accuracy over three times the rounds, and the paper's numbers",
-            "First seed, evaluated every five rounds; bold the running mean over nine evaluations.",
+            f"{heading(WITH_MORE_ROUNDS)}, first seed, evaluated every five rounds; bold the running mean over nine.",
             ("cifar10-rounds",),
             figures.cifar_rounds,
         ),
