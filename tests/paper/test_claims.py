@@ -61,6 +61,20 @@ def test_a_control_is_no_rival():
     assert "ahead in 0 of 5 settings, by -1.0 points" in verdict.evidence
 
 
+@pytest.mark.parametrize(("seeds", "verdict"), [((80, 80.2), NOT), ((79, 84), PARTLY)])
+def test_best_in_one_setting_but_behind_on_the_whole(seeds, verdict):
+    """Behind by more than two standard errors of the mean, or by what seeds may make of it."""
+    found = Given()
+    for seed, fedbc in enumerate(seeds, 1):
+        for epochs in EPOCHS:
+            others = {"fedavg": 82, "qfedavg": 80, "fedprox": 80, "scaffold": 80, "fedavg_uniform": 81}
+            own = 82.5 if epochs == 1 else fedbc
+            found.accuracies("synthetic", {"epochs": epochs}, seed, fedbc=own, fedprox_uniform=81, **others)
+    judged = accuracy.synthetic_best(found)
+    assert "in 1 of 5 settings" in judged.evidence
+    assert judged.verdict == verdict
+
+
 def test_best_nowhere():
     assert accuracy.synthetic_best(by_epochs(fedbc=80, fedavg=83)).verdict == NOT
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedbc.paper import drawing
-from fedbc.paper.claims import JUDGES, gains, judge_all
+from fedbc.paper.claims import CLAIMS, SUPPOSITIONS, gains, judge_all
 from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, middle, reach
 from fedbc.paper.gallery import FIGURES
 from fedbc.paper.report import Report, shown
@@ -67,8 +67,8 @@ def test_the_page_needs_nothing_else(page):
 
 
 def test_every_claim_has_a_verdict(report):
-    assert len(report.verdicts) == len(JUDGES)
-    for verdict in report.verdicts:
+    assert (len(report.claims), len(report.suppositions)) == (len(CLAIMS), len(SUPPOSITIONS))
+    for verdict in (*report.claims, *report.suppositions):
         assert verdict.verdict in (CONFIRMED, PARTLY, NOT, NOT_RUN)
         assert verdict.evidence
         assert all(name in PLANS or name in FIGURES for name in verdict.see)
@@ -76,9 +76,9 @@ def test_every_claim_has_a_verdict(report):
 
 def test_it_begins_with_what_matters(report, page):
     text = page.read_text()
-    counts = [sum(v.verdict == name for v in report.verdicts) for name in (CONFIRMED, PARTLY, NOT, NOT_RUN)]
+    counts = [sum(v.verdict == name for v in report.claims) for name in (CONFIRMED, PARTLY, NOT, NOT_RUN)]
     said = "{} confirmed, {} partly, {} not confirmed, {} not run".format(*counts)
-    assert f"{len(JUDGES)} claims: {said}." in text
+    assert f"{len(CLAIMS)} claims of the paper: {said}." in text
     synthetic = gains.summary(report.found)[0]
     assert len(synthetic.margins) == synthetic.of == 5
     values = synthetic.column("over_fedavg")
@@ -90,14 +90,15 @@ def test_it_begins_with_what_matters(report, page):
 def test_a_verdict_on_a_part_of_the_runs_says_so(report, tmp_path):
     nothing = Found(tmp_path)
     assert not nothing.complete("synthetic-gamma")
-    assert {v.shown for v in judge_all(nothing)} == {NOT_RUN}
-    for verdict, experiments in zip(report.verdicts, JUDGES.values(), strict=True):
+    judges = CLAIMS | SUPPOSITIONS
+    assert {v.shown for v in judge_all(nothing, judges)} == {NOT_RUN}
+    for verdict, experiments in zip((*report.claims, *report.suppositions), judges.values(), strict=True):
         if verdict.verdict != NOT_RUN:
             missing = [name for name in experiments if not report.found.complete(name)]
             assert verdict.shown == verdict.verdict + (" so far" if missing else "")
             if "settings were run." in verdict.evidence:  # of those that the paper has
                 assert missing
-    assert not report.found.complete("cifar10-e1")  # all that the budget covers, which is not all of the paper's
+    assert not report.found.complete("cifar10-e5")  # all that the budget covers, which is not all of the paper's
     assert report.found.complete("synthetic")
 
 

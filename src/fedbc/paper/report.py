@@ -12,7 +12,7 @@ import jinja2
 from fedbc import storage
 from fedbc.paper import drawing, tables
 from fedbc.paper.catalogue import DRAWS, EXPERIMENTS, SEEDS
-from fedbc.paper.claims import judge_all
+from fedbc.paper.claims import CLAIMS, SUPPOSITIONS, judge_all
 from fedbc.paper.claims.gains import COLUMNS, summary
 from fedbc.paper.claims.verdict import VERDICTS, Verdict, middle, reach, spread
 from fedbc.paper.gallery import FIGURES
@@ -30,13 +30,16 @@ class Report:
 
     found: Found
     tables: Mapping[str, Table]
-    verdicts: list[Verdict]
+    claims: list[Verdict]
+    """the paper's"""
+    suppositions: list[Verdict]
+    """ours"""
 
     @classmethod
     def of(cls, folder: Path) -> Report:
         """From a results folder, as far as it has come."""
         found = Found(folder)
-        return cls(found, tables.build_tables(found), judge_all(found))
+        return cls(found, tables.build_tables(found), judge_all(found, CLAIMS), judge_all(found, SUPPOSITIONS))
 
     @property
     def totals(self) -> dict[str, Any]:
@@ -81,8 +84,7 @@ class Report:
         return {
             "report": self,
             "tables": self.tables,
-            "verdicts": self.verdicts,
-            "counts": {name: sum(v.verdict == name for v in self.verdicts) for name in VERDICTS},
+            "counted": counted,
             "gains": {"columns": COLUMNS, "rows": summary(self.found)},
             "spread": spread,
             "middle": middle,
@@ -127,6 +129,11 @@ def shown(cell: Cell, digits: int = 1) -> dict[str, str]:
     mark = {None: "", True: "✓", False: "✗"}[cell.within]
     kind = {None: "", True: "agrees", False: "differs"}[cell.within] if cell.mean is not None else "missing"
     return {"ours": ours, "paper": paper, "difference": difference, "mark": mark, "kind": kind}
+
+
+def counted(verdicts: list[Verdict]) -> str:
+    """How many verdicts there are of each kind."""
+    return ", ".join(f"{sum(v.verdict == name for v in verdicts)} {name}" for name in VERDICTS)
 
 
 def pairs(counts: list[list[int]] | None) -> str:

@@ -1,4 +1,4 @@
-"""The paper's claims, one by one, judged by what was run: every verdict is computed from results."""
+"""The paper's claims and our suppositions, one by one: every verdict is computed from what was run."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from fedbc.paper.claims import accuracy, constraint, fairness, local, origins, t
 from fedbc.paper.claims.verdict import Judge, Verdict
 from fedbc.paper.tables import Found
 
-__all__ = ["JUDGES", "judge_all"]
+__all__ = ["CLAIMS", "SUPPOSITIONS", "judge_all"]
 
 _REFERENCE = tuple(f"{data}-e{e}-reference" for data in ("cifar10", "mnist") for e in (1, 5))
 
-JUDGES: dict[Judge, tuple[str, ...]] = {
+Judges = dict[Judge, tuple[str, ...]]
+"""Judges, and the experiments whose runs each of them needs."""
+
+CLAIMS: Judges = {
     accuracy.synthetic_best: ("synthetic",),
     accuracy.lowest_loss: ("synthetic",),
     accuracy.more_devices: ("synthetic-devices",),
     accuracy.weights_or_duals: ("synthetic", "synthetic-draws"),
-    constraint.hardly_any_room: tuple(constraint.PLACES.values()),
     fairness.smaller_variance: ("synthetic", "cifar10-e1", "cifar10-e5"),
     fairness.users_meet: ("synthetic",),
     fairness.coefficients_converge: ("synthetic",),
@@ -35,24 +37,29 @@ JUDGES: dict[Judge, tuple[str, ...]] = {
     local.fine_tuning: ("cifar10-local-e5",),
     local.per_fedbc: ("cifar10-local-e5",),
     local.per_fedbc_best: ("cifar10-local-e5",),
-    local.stated_rate: ("cifar10-local-e5", "cifar10-rates"),
     origins.scaffold_collapse: ("cifar10-e5", "cifar10-e1"),
-    origins.q_normalisation: ("synthetic",),
-    origins.best_rounds: ("cifar10-e1", "cifar10-e5", "mnist-e1", "mnist-e5"),
-    origins.reference_levels: _REFERENCE,
-    origins.reference_lead: _REFERENCE,
-    origins.reference_local_levels: ("cifar10-local-e5", "cifar10-local-e5-reference"),
-    origins.more_rounds: ("cifar10-rounds",),
     theory.theorem_rate: (),
     theory.corollary: (),
 }
-"""Every claim's judge, and the experiments whose runs it needs."""
+"""What the paper says."""
+
+SUPPOSITIONS: Judges = {
+    constraint.hardly_any_room: tuple(constraint.PLACES.values()),
+    origins.reference_lead: _REFERENCE,
+    origins.reference_levels: _REFERENCE,
+    origins.reference_local_levels: ("cifar10-local-e5", "cifar10-local-e5-reference"),
+    origins.best_rounds: ("cifar10-e1", "cifar10-e5", "mnist-e1", "mnist-e5"),
+    origins.more_rounds: ("cifar10-rounds",),
+    local.stated_rate: ("cifar10-local-e5", "cifar10-rates"),
+    origins.q_normalisation: ("synthetic",),
+}
+"""What may lie behind the paper's numbers and ours; the paper does not say it."""
 
 
-def judge_all(found: Found) -> list[Verdict]:
-    """Every claim."""
+def judge_all(found: Found, judges: Judges) -> list[Verdict]:
+    """Every judge's verdict."""
     verdicts = []
-    for judge, experiments in JUDGES.items():
+    for judge, experiments in judges.items():
         verdict = judge(found)
         missing = not all(found.complete(name) for name in experiments)
         verdicts.append(replace(verdict, so_far=verdict.so_far or missing))

@@ -87,7 +87,7 @@ def without_pull(found: Found, settings: tuple[Setting, ...]) -> str:
 def hardly_any_room(found: Found) -> Verdict:
     """gamma > 0 plays no part at the rates that tuning chooses."""
     claim = (
-        "(Ours) At the tuned dual rates gamma is next to zero beside how far devices stray: FedBC acts by its weights "
+        "At the tuned dual rates gamma is next to zero beside how far devices stray: FedBC acts by its weights "
         "and its pull, not by letting models differ."
     )
     see = ("multipliers", "dual-rates")

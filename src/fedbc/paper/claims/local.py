@@ -152,7 +152,7 @@ def per_fedbc_best(found: Found) -> Verdict:
 def stated_rate(found: Found) -> Verdict:
     """The outer rate that the paper states did not make its numbers."""
     claim = (
-        f"(Ours) At the outer rate that the paper states, {STATED_OUTER_RATE}, Per-FedAvg and Per-FedBC hardly train; "
+        f"At the outer rate that the paper states, {STATED_OUTER_RATE}, Per-FedAvg and Per-FedBC hardly train; "
         "its numbers are those of the 0.01 that its code applies."
     )
     see = ("cifar10-local-e5", "cifar10-global-e5")

@@ -95,7 +95,7 @@ def _further_than_fedavg(found: Found) -> list[float]:
 
 def q_normalisation(found: Found) -> Verdict:
     """q-FedAvg's normalisation makes a difference."""
-    claim = "(Ours) q-FedAvg's numbers in the paper come from a normalisation that q-FedAvg does not have."
+    claim = "q-FedAvg's numbers in the paper come from a normalisation that q-FedAvg does not have."
     rows = [means(found, "synthetic", ("qfedavg", "qfedavg-reference"), epochs=e) for e in EPOCHS]
     gaps = np.array([r["qfedavg-reference"] - r["qfedavg"] for r in rows if len(r) == 2])
     if not len(gaps):
@@ -112,7 +112,7 @@ def q_normalisation(found: Found) -> Verdict:
 
 def best_rounds(found: Found) -> Verdict:
     """Whether the paper's numbers are nearer to a run's best round than to its last rounds."""
-    claim = "(Ours) The paper's accuracies on images are those of a run's best rounds rather than of its last ones."
+    claim = "The paper's accuracies on images are those of a run's best rounds rather than of its last ones."
 
     def both(experiment: str, key: str, setting: dict[str, Any]) -> tuple[float, float] | None:
         line = found.first(experiment, key, **setting)
@@ -131,7 +131,7 @@ def best_rounds(found: Found) -> Verdict:
 
 def reference_levels(found: Found) -> Verdict:
     """Whether the reference protocol comes nearer to the paper's numbers than the paper protocol."""
-    claim = "(Ours) The paper's accuracies on images come from the reference protocol (classes split in order)."
+    claim = "The paper's accuracies on images come from the reference protocol (classes split in order)."
 
     def both(experiment: str, key: str, setting: dict[str, Any]) -> tuple[float, float] | None:
         ours = found.mean(experiment, key, **setting)
@@ -144,7 +144,7 @@ def reference_levels(found: Found) -> Verdict:
 def reference_lead(found: Found) -> Verdict:
     """Whether FedBC's lead on images is the reference protocol's, and whether weights alone have it."""
     claim = (
-        "(Ours) Under the reference protocol FedBC leads the paper's methods on images by much more than under the "
+        "Under the reference protocol FedBC leads the paper's methods on images by much more than under the "
         "paper's, and FedAvg with uniform weights has this lead, too."
     )
     tables = tuple(f"{data}-e{e}" for data in ("mnist", "cifar10") for e in (1, 5))
@@ -194,7 +194,7 @@ def _tested_untrained(found: Found) -> str:
 def reference_local_levels(found: Found) -> Verdict:
     """The same for the table of local accuracy."""
     claim = (
-        "(Ours) The paper's local accuracies come from the reference protocol (classes split in order, accuracy by "
+        "The paper's local accuracies come from the reference protocol (classes split in order, accuracy by "
         "examples, adaptation on test data)."
     )
     name = "cifar10-local-e5"
@@ -210,7 +210,7 @@ def reference_local_levels(found: Found) -> Verdict:
 
 def more_rounds(found: Found) -> Verdict:
     """Whether more rounds bring CIFAR-10 with C = 1 to the paper's level."""
-    claim = "(Ours) With C = 1 the paper's accuracies on CIFAR-10 are those of more than 100 rounds."
+    claim = "With C = 1 the paper's accuracies on CIFAR-10 are those of more than 100 rounds."
     see = ("cifar10-rounds", "cifar10-global-e1")
     parts, reached = [], []
     for key in ("fedavg", "fedbc"):
