@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from fedbc.paper import methods, tables, tuning
+from fedbc.paper import methods, printed, tables, tuning
 from fedbc.paper.catalogue import EXPERIMENTS, SEEDS, Part, chosen
 from fedbc.paper.gallery import FIGURES
 from fedbc.paper.methods import METHODS
@@ -20,7 +20,7 @@ def test_the_tables_hold_all_440_cells_of_the_paper_once_a_protocol():
     for plan in tables.PLANS.values():
         if plan.name == "shakespeare-variance":
             continue  # the same cells, their other number
-        rows = tables.printed()[plan.source]["rows"]
+        rows = printed.tables()[plan.source]["rows"]
         cells += len(rows)
         wanted = {(r["algorithm"], r.get("classes"), r.get("exponent", r.get("epochs"))) for r in rows}
         sound = [line for line in plan.lines if "reference" not in f"{line.experiment}{line.method}"]

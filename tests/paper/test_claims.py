@@ -7,7 +7,7 @@ import pytest
 from fedbc.paper.catalogue import EPOCHS, TOLERANCES, Run
 from fedbc.paper.claims import accuracy, constraint, fairness, gains, local, origins
 from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, spread
-from fedbc.paper.tables import Found
+from fedbc.paper.found import Found
 
 SKEWED = {"classes": 1, "exponent": 1.2}
 OTHER = {"classes": 3, "exponent": 1.4}

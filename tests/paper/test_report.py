@@ -8,9 +8,10 @@ import pytest
 from fedbc.paper import drawing
 from fedbc.paper.claims import CLAIMS, SUPPOSITIONS, gains, judge_all
 from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, middle, reach
+from fedbc.paper.found import Found
 from fedbc.paper.gallery import FIGURES
 from fedbc.paper.report import Report, shown
-from fedbc.paper.tables import PLANS, Cell, Found, Row, Table
+from fedbc.paper.tables import PLANS, Cell, Row, Table
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fedbc.experiments.plots import COLOURS
-from fedbc.paper.tables import Found
+from fedbc.paper.found import Found
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedbc.experiments.plots import COLOURS
 from fedbc.experiments.workers import Line
+from fedbc.paper import printed
 from fedbc.paper.catalogue import CLASSES, DRAWS, EPOCHS, EXPERIMENTS, EXPONENTS, TOLERANCES, WITH_MORE_ROUNDS
 from fedbc.paper.drawing import (
     BLUE,
@@ -27,8 +28,8 @@ from fedbc.paper.drawing import (
 from fedbc.paper.drawing import (
     picture as new_picture,
 )
+from fedbc.paper.found import Found
 from fedbc.paper.methods import METHODS, RATES
-from fedbc.paper.tables import Found, printed_cell
 from fedbc.paper.tuning import TUNINGS
 
 if TYPE_CHECKING:
@@ -253,7 +254,7 @@ def cifar_rounds(found: Found) -> Picture | None:
             a.plot(curves["round"], accuracy, color=COLOUR[key], alpha=0.3, linewidth=0.8)
             a.plot(curves["round"], smooth(accuracy, 9), color=COLOUR[key], linewidth=1.5, label=label)
             setting = {**WITH_MORE_ROUNDS, "exponent": e}
-            paper = printed_cell("cifar10_global_e1", METHODS[key].printed or "", setting)
+            paper = printed.cell("cifar10_global_e1", METHODS[key].printed, setting)
             if paper is not None:
                 a.axhline(paper["mean"], color=COLOUR[key], linestyle="--", linewidth=1, label=f"{label}, the paper")
         a.set_title(f"exponent {e}")

@@ -22,7 +22,7 @@ from fedbc.paper.drawing import (
     plain_log,
 )
 from fedbc.paper.drawing import picture as new_picture
-from fedbc.paper.tables import Found
+from fedbc.paper.found import Found
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture

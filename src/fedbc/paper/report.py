@@ -10,14 +10,15 @@ from typing import Any
 import jinja2
 
 from fedbc import storage
-from fedbc.paper import drawing, tables
+from fedbc.paper import drawing, printed, tables
 from fedbc.paper.catalogue import DRAWS, EXPERIMENTS, SEEDS
 from fedbc.paper.claims import CLAIMS, SUPPOSITIONS, judge_all
 from fedbc.paper.claims.gains import COLUMNS, summary
 from fedbc.paper.claims.verdict import VERDICTS, Verdict, middle, reach, spread
+from fedbc.paper.found import Found
 from fedbc.paper.gallery import FIGURES
 from fedbc.paper.methods import METHODS
-from fedbc.paper.tables import Cell, Found, Table
+from fedbc.paper.tables import Cell, Table
 from fedbc.paper.tuning import TUNINGS
 from fedbc.reports.page import chart_words, environment
 
@@ -44,7 +45,7 @@ class Report:
     @property
     def totals(self) -> dict[str, Any]:
         """The paper's cells that were run under either protocol, and those that agree."""
-        every = sum(len(tables.printed()[p.source]["rows"]) for p in _accuracy_plans())
+        every = sum(len(printed.tables()[p.source]["rows"]) for p in _accuracy_plans())
         return {"cells": every} | {
             protocol: tuple(sum(t.compared(protocol)[i] for t in self.tables.values()) for i in (0, 1))
             for protocol in ("paper", "reference")

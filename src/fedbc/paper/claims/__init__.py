@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fedbc.paper.claims import accuracy, constraint, fairness, local, origins, theory
 from fedbc.paper.claims.verdict import Judge, Verdict
-from fedbc.paper.tables import Found
+from fedbc.paper.found import Found
 
 __all__ = ["CLAIMS", "SUPPOSITIONS", "judge_all"]
 

@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedbc.paper import printed
 from fedbc.paper.catalogue import CLASSES, EPOCHS, EXPONENTS
 from fedbc.paper.claims.constraint import SLACK, acted, in_words, without_pull
 from fedbc.paper.claims.gains import CONTROLS, IMAGES, OTHER_DRAWS, PAPERS_DRAW, ROOT, VARIANTS, Gain, contest, gain
 from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, RIVALS, Judge, Verdict, means, spread
+from fedbc.paper.found import Found
 from fedbc.paper.methods import METHODS
-from fedbc.paper.tables import Found, printed_cell
 
 EARLY = 10
 """Points below the paper's level from which a run is an early part of training rather than its end."""
@@ -277,7 +278,7 @@ def _below_the_paper(row: dict[str, float], epochs: int) -> float:
     """How far the methods that are alike in the paper's table on Shakespeare are below it here, in points."""
     gaps = []
     for key in ALIKE:
-        paper = printed_cell("shakespeare_global", METHODS[key].printed or "", {"epochs": epochs})
+        paper = printed.cell("shakespeare_global", METHODS[key].printed, {"epochs": epochs})
         if paper is not None and key in row:
             gaps.append(paper["mean"] - row[key])
     return float(np.mean(gaps)) if gaps else 0.0

@@ -9,8 +9,8 @@ import numpy as np
 from fedbc.experiments.workers import Line
 from fedbc.paper.catalogue import Setting
 from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, Verdict, spread
+from fedbc.paper.found import Found
 from fedbc.paper.methods import DUAL_RATES
-from fedbc.paper.tables import Found
 
 SLACK = 0.1
 """Below this share a tolerance or a pull counts as next to none."""

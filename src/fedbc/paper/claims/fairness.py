@@ -9,8 +9,8 @@ import numpy as np
 from fedbc.experiments.workers import Line
 from fedbc.paper.catalogue import CLASSES, EPOCHS, EXPONENTS
 from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, Verdict
+from fedbc.paper.found import Found
 from fedbc.paper.methods import METHODS
-from fedbc.paper.tables import Found
 
 
 def smaller_variance(found: Found) -> Verdict:

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedbc.paper.catalogue import CLASSES, DRAWS, EPOCHS, EXPONENTS, Setting
 from fedbc.paper.claims.verdict import REFERENCE, RIVALS, means
-from fedbc.paper.tables import Found
+from fedbc.paper.found import Found
 
 VARIANTS = ("qfedavg-reference", "scaffold-reference")
 CONTROLS = ("fedavg-uniform", "fedprox-uniform")

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from fedbc.paper import printed
 from fedbc.paper.catalogue import CLASSES, EXPONENTS, TOLERANCES
 from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, Verdict, spread
+from fedbc.paper.found import Found
 from fedbc.paper.methods import METHODS, STATED_OUTER_RATE
-from fedbc.paper.tables import PLANS, Found, printed_cell
+from fedbc.paper.tables import PLANS
 
 UNTRAINED = 20.0
 """Percent of ten classes right: twice as many as by chance, and less than any method that trains."""
@@ -177,7 +179,7 @@ def stated_rate(found: Found) -> Verdict:
 
 def _at_both_rates(found: Found, key: str, setting: dict[str, Any]) -> np.ndarray | None:
     """At the stated rate and at the tuned one: global accuracy, local accuracy, its distance from the paper's."""
-    paper = printed_cell("cifar10_local_e5", METHODS[key].printed or "", setting)
+    paper = printed.cell("cifar10_local_e5", METHODS[key].printed, setting)
     runs = ("cifar10-rates", f"{key}-stated"), ("cifar10-local-e5", key)
     z, x = ([found.mean(*run, column, **setting) for run in runs] for column in ("global_accuracy", METHODS[key].local))
     if paper is None or None in (*z, *x):

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from fedbc.paper import printed
 from fedbc.paper.catalogue import CLASSES, EPOCHS, EXPONENTS, MORE_ROUNDS
 from fedbc.paper.claims.gains import IMAGES, margins
 from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, REFERENCE, RIVALS, Verdict, means, spread
+from fedbc.paper.found import Found
 from fedbc.paper.methods import METHODS
-from fedbc.paper.tables import PLANS, Found, printed_cell
+from fedbc.paper.tables import PLANS
 
 COLLAPSE = -10.0
 """Points below FedAvg, from which on a method counts as collapsed; to diverge is to collapse."""
@@ -77,7 +79,7 @@ def _collapse_in_words(key: str, gaps: dict[Where, float], collapsed: list[Where
 def _printed_gap(epochs: int, c: int, e: float) -> float:
     """SCAFFOLD's accuracy less FedAvg's in the paper's table, in points; undefined if it has none."""
     source, setting = f"cifar10_global_e{epochs}", {"classes": c, "exponent": e}
-    own, plain = (printed_cell(source, METHODS[key].printed or "", setting) for key in ("scaffold", "fedavg"))
+    own, plain = (printed.cell(source, METHODS[key].printed, setting) for key in ("scaffold", "fedavg"))
     return own["mean"] - plain["mean"] if own and plain else np.nan
 
 
@@ -217,7 +219,7 @@ def more_rounds(found: Found) -> Verdict:
         listed = []
         for e in EXPONENTS:
             line = found.first("cifar10-rounds", key, exponent=e)
-            paper = printed_cell("cifar10_global_e1", METHODS[key].printed or "", {"classes": 1, "exponent": e})
+            paper = printed.cell("cifar10_global_e1", METHODS[key].printed, {"classes": 1, "exponent": e})
             if line is None or paper is None or line["curves"]["round"][-1] < MORE_ROUNDS:
                 continue
             rounds, accuracy = np.array(line["curves"]["round"]), 100 * np.array(line["curves"]["global_accuracy"])
@@ -253,7 +255,7 @@ def _off(both: Callable[[str, str, dict[str, Any]], tuple[float, float] | None])
         for c, e, key in itertools.product(CLASSES, EXPONENTS, ("fedbc", *RIVALS)):
             setting = {"classes": c, "exponent": e}
             readings = both(f"{data}-e{epochs}", key, setting)
-            paper = printed_cell(f"{data}_global_e{epochs}", METHODS[key].printed or "", setting)
+            paper = printed.cell(f"{data}_global_e{epochs}", METHODS[key].printed, setting)
             if readings is not None and paper is not None:
                 gaps = (100 * readings[0] - paper["mean"], 100 * readings[1] - paper["mean"])
                 off.setdefault(f"{shown} E = {epochs}, C = {c}", []).append(gaps)

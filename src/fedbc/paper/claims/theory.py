@@ -6,7 +6,7 @@ import numpy as np
 
 from fedbc.paper import theory
 from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, Verdict
-from fedbc.paper.tables import Found
+from fedbc.paper.found import Found
 
 
 def toy_example(found: Found) -> Verdict:

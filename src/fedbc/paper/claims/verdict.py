@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbc.paper.tables import Found
+from fedbc.paper.found import Found
 
 CONFIRMED, PARTLY, NOT, NOT_RUN = VERDICTS = ("confirmed", "partly", "not confirmed", "not run")
 RIVALS = ("fedavg", "qfedavg", "fedprox", "scaffold")
