@@ -108,32 +108,24 @@ def _draw_coefficients(axes: Axes, line: Line) -> None:
     axes.set_xlabel("round")
 
 
-def coefficients(found: Found) -> Picture | None:
+def coefficients(
+    experiment: str, by: str, at: tuple[int, ...], symbol: str, width: float
+) -> Callable[[Found], Picture | None]:
     """The round's smallest and largest device's weight in FedBC's mean, beside the weight by size."""
-    lines = {e: found.first("synthetic", "fedbc", epochs=e) for e in EPOCHS}
-    if not any(lines.values()):
-        return None
-    picture, axes = panels([f"E = {e}" for e in EPOCHS], 2.7)
-    for a, line in zip(axes, lines.values(), strict=True):
-        if line is not None:
-            _draw_coefficients(a, line)
-    axes[0].set_ylabel("coefficient")
-    legend_once(picture, axes)
-    return picture
 
+    def draw(found: Found) -> Picture | None:
+        lines = {x: found.first(experiment, "fedbc", **{by: x}) for x in at}
+        if not any(lines.values()):
+            return None
+        picture, axes = panels([f"{symbol} = {x}" for x in at], width)
+        for a, line in zip(axes, lines.values(), strict=True):
+            if line is not None:
+                _draw_coefficients(a, line)
+        axes[0].set_ylabel("coefficient")
+        legend_once(picture, axes)
+        return picture
 
-def cifar_coefficients(found: Found) -> Picture | None:
-    """The same on CIFAR-10."""
-    lines = {c: found.first("cifar10-coefficients", "fedbc", classes=c) for c in CLASSES}
-    if not any(lines.values()):
-        return None
-    picture, axes = panels([f"C = {c}" for c in CLASSES], 3.2)
-    for a, line in zip(axes, lines.values(), strict=True):
-        if line is not None:
-            _draw_coefficients(a, line)
-    axes[0].set_ylabel("coefficient")
-    legend_once(picture, axes)
-    return picture
+    return draw
 
 
 def multipliers(found: Found) -> Picture | None:
@@ -186,13 +178,12 @@ def against(
 
 def users(found: Found) -> Picture | None:
     """z's accuracy on the round's smallest and largest device, for every method and E."""
-    keys = ("fedbc", "fedavg", "fedavg-uniform", "qfedavg", "fedprox", "scaffold")
-    if not any(found.first("synthetic", k, epochs=e) for k in keys for e in EPOCHS):
+    if not any(found.first("synthetic", k, epochs=e) for k in SHOWN for e in EPOCHS):
         return None
-    picture = new_picture(2.1 * len(keys), 1.7 * len(EPOCHS))
-    grid = picture.subplots(len(EPOCHS), len(keys), sharex=True, sharey=True)
+    picture = new_picture(2.1 * len(SHOWN), 1.7 * len(EPOCHS))
+    grid = picture.subplots(len(EPOCHS), len(SHOWN), sharex=True, sharey=True)
     for row, epochs in zip(grid, EPOCHS, strict=True):
-        for a, key in zip(row, keys, strict=True):
+        for a, key in zip(row, SHOWN, strict=True):
             line = found.first("synthetic", key, epochs=epochs)
             if line is not None:
                 c = line["coefficients"]
@@ -204,7 +195,7 @@ def users(found: Found) -> Picture | None:
                     a.plot(rounds, values, ".", color=colour, markersize=2.2, alpha=0.5, rasterized=True)
                     a.plot(rounds, smooth(values, 21), color=colour, linewidth=1, label=label)
         row[0].set_ylabel(f"E = {epochs}\naccuracy, %")
-    for a, key in zip(grid[0], keys, strict=True):
+    for a, key in zip(grid[0], SHOWN, strict=True):
         a.set_title(METHODS[key].label)
     for a in grid[-1]:
         a.set_xlabel("round")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedbc.paper import figures, figures_studies
-from fedbc.paper.catalogue import EPOCHS, WITH_MORE_ROUNDS, heading
+from fedbc.paper.catalogue import CLASSES, EPOCHS, WITH_MORE_ROUNDS, heading
 from fedbc.paper.drawing import Figure
 
 FIGURES = {
@@ -37,7 +37,7 @@ FIGURES = {
             "Coefficients of the round's smallest and largest device, by lambda and by size",
             "FedBC on the synthetic data, first seed; faint the rounds, bold their running mean over 15.",
             ("synthetic",),
-            figures.coefficients,
+            figures.coefficients("synthetic", "epochs", EPOCHS, "E", 2.7),
         ),
         Figure(
             "multipliers",
@@ -88,7 +88,7 @@ FIGURES = {
             "CIFAR-10: coefficients for C = 1, 2, 3",
             "Exponent 1.2, E = 5, first seed.",
             ("cifar10-coefficients",),
-            figures.cifar_coefficients,
+            figures.coefficients("cifar10-coefficients", "classes", CLASSES, "C", 3.2),
         ),
         Figure(
             "cifar10-variance",

@@ -53,7 +53,7 @@ def theorem_rate(found: Found) -> Verdict:
                 x, y = np.log(np.array(points)).T
                 exponents[(problem, name)] = float(np.polyfit(x, y, 1)[0])
     for name, word in (("apart", "delta"), ("alpha", "alpha"), ("steps", "K"), ("gamma", "gamma")):
-        shown = ", ".join(f"{p} {exponents[(p, name)]:+.2f}" for p in theory.PROBLEMS if (p, name) in exponents)
+        shown = ", ".join(f"{p} {exponents[(p, name)]:+z.2f}" for p in theory.PROBLEMS if (p, name) in exponents)
         parts.append(f"Plateau ~ {word}^k, k fitted: {shown}.")
     rate = abs(np.median(slopes) + 1) < 0.1
     shows = {name: all(exponents.get((p, name), 0) > 0.3 for p in theory.PROBLEMS) for name in ("apart", "alpha")}
