@@ -214,7 +214,7 @@ def more_rounds(found: Found) -> Verdict:
     """Whether more rounds bring CIFAR-10 with C = 1 to the paper's level."""
     claim = "With C = 1 the paper's accuracies on CIFAR-10 are those of more than 100 rounds."
     see = ("cifar10-rounds", "cifar10-global-e1")
-    parts, reached = [], []
+    parts, reached, short = [], [], set()
     for key in ("fedavg", "fedbc"):
         listed = []
         for e in EXPONENTS:
@@ -227,6 +227,8 @@ def more_rounds(found: Found) -> Verdict:
             shown = ", ".join(f"{value:.1f}" for value in late)
             listed.append(f"exponent {e}: {shown}, best {accuracy.max():.1f} (the paper: {paper['mean']:.1f})")
             reached.append((late[-1] >= paper["mean"] - 2, accuracy.max() >= paper["mean"] - 2))
+            if not reached[-1][0]:
+                short.add(e)
         if listed:
             parts.append(f"{METHODS[key].label}: {'; '.join(listed)}.")
     if not reached:
@@ -238,6 +240,8 @@ def more_rounds(found: Found) -> Verdict:
         f"Within 2 points of the paper, or above: {by_last} of {len(reached)} in the last rounds, {by_best} in the "
         "best one."
     )
+    if short:
+        parts.append(f"Rounds do not explain exponents {', '.join(map(str, sorted(short)))}.")
     verdict = CONFIRMED if by_last == len(reached) else PARTLY if by_best else NOT
     return Verdict(claim, verdict, " ".join(parts), see)
 
