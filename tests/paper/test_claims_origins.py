@@ -69,6 +69,9 @@ def test_best_rounds(last, best, verdict):
     assert judged.verdict == verdict
     assert f"CIFAR-10 E = 1, C = 1: {last - 47.4:+z.1f}, {best - 47.4:+z.1f}." in judged.evidence
     assert ("something else differs too" in judged.evidence) == (verdict == PARTLY)
+    found.add("cifar10-e1-reference", "fedavg", SKEWED, more={"curves": {"global_accuracy": [0.46, 0.3]}})
+    told = f"both were run (1 cells): CIFAR-10 E = 1, C = 1: {best - 47.4:+z.1f}, -1.4."
+    assert (told in origins.best_rounds(found).evidence) == (verdict == PARTLY)
 
 
 @pytest.mark.parametrize(("reference", "verdict"), [(47, CONFIRMED), (42, PARTLY), (30, NOT)])
