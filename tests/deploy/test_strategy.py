@@ -152,6 +152,46 @@ def test_too_few_devices_wait_say_so_and_give_up(deployed, caplog, monkeypatch):
     assert "waiting: 1 of 2 devices are there; gives up in 1 s" in caplog.text
 
 
+def lost(ids):
+    raise RuntimeError("the push session may have expired")
+
+
+def nothing_known(ids):
+    return [""] * len(ids)
+
+
+@pytest.mark.parametrize("name", ["fedbc", "scaffold"])
+@pytest.mark.parametrize("answer", [lost, nothing_known])
+def test_orders_whose_sending_was_cut_off_are_sent_again(name, answer, deployed, tmp_path, caplog, monkeypatch):
+    """A SuperLink that was killed after it had taken them: devices get them twice, and the run is the same."""
+    options = {"algorithm__name": name, "run__rounds": 3}
+    plain = deployed(**options, run__out=str(tmp_path / "plain")).run()
+    run = deployed(**options, run__out=str(tmp_path / "cut"))
+    push, cut = run.grid.push_messages, []
+
+    def push_messages(messages):
+        ids = push(messages)
+        if messages[0].metadata.message_type == "train" and len(cut) < 2:
+            cut.append(len(messages))
+            return answer(ids)
+        return ids
+
+    monkeypatch.setattr(run.grid, "push_messages", push_messages)
+    result = run.run()
+    assert cut == [2, 2]
+    assert result.rounds == 3
+    equal(result.global_model, plain.global_model)
+    assert ("orders were not taken" in caplog.text) == (answer is lost)
+    assert "left out" not in caplog.text
+
+
+def test_orders_that_are_never_taken_end_the_run(deployed, monkeypatch):
+    run = deployed(algorithm__name="fedavg", run__rounds=1)
+    monkeypatch.setattr(run.grid, "push_messages", lost)
+    with pytest.raises(RuntimeError, match="push session"):
+        run.run()
+
+
 def test_a_round_with_too_few_good_answers_is_tried_again(deployed, caplog):
     run = deployed(algorithm__name="fedavg", run__min_devices=2, run__rounds=1, run__evaluate="", run__attempts=2)
     fell = []

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
 
@@ -14,6 +15,8 @@ POLL_SECONDS = 0.25
 """Flower's own loop asks every 3 s."""
 GRACE_SECONDS = 60
 """How much longer than the deadline the SuperLink keeps an order, so that a late answer is seen and told."""
+SENDINGS = 3
+"""How often an order is sent at most, if the SuperLink is killed while it takes it."""
 
 log = logging.getLogger("flwr.fedbc")
 
@@ -39,9 +42,9 @@ class Post:
         Nodes that fail or do not answer in time are reported; `whats` says of each node's order what it is.
         """
         waiting: dict[str, Sent] = {}
-        for order, message_id in zip(orders, self.grid.push_messages(orders), strict=True):
+        for order, message_id in zip(orders, self._send(orders), strict=True):
             node = order.metadata.dst_node_id
-            if message_id is None:
+            if not message_id:
                 log.warning("%s could not be sent to node %d: left out", whats[node], node)
             else:
                 waiting[message_id] = Sent(node, whats[node])
@@ -68,3 +71,35 @@ class Post:
         for sent in waiting.values():
             log.warning("%s: node %d did not answer within %g s, left out", sent.what, sent.node, seconds)
         self.late |= waiting
+
+    def _send(self, orders: Sequence[Message]) -> list[str]:
+        """Push orders; gives their ids, empty for those that could not be sent.
+
+        A SuperLink that is killed in the middle and comes back neither takes the rest of an order nor the same order
+        again, though it may have all of it. So a copy is sent, with an id of its own: a device that gets both does the
+        same work twice, from the same state, and the answer to the first is not asked for.
+        """
+        ids, sent = [""] * len(orders), list(orders)
+        for sendings_left in reversed(range(SENDINGS)):
+            places = [place for place, message_id in enumerate(ids) if not message_id]
+            if not places:
+                break
+            try:
+                pushed = list(self.grid.push_messages([sent[place] for place in places]))
+                for place, message_id in zip(places, pushed, strict=True):
+                    ids[place] = message_id or ""
+            except httpx.HTTPError:  # the SuperLink did not answer for as long as the run may wait, or refuses
+                raise
+            except Exception as error:
+                if not sendings_left:
+                    raise
+                log.warning("orders were not taken (%.300s): sent again", error)
+            for place in places:
+                sent[place] = _copy(sent[place])
+        return ids
+
+
+def _copy(order: Message) -> Message:
+    """The same order under another id, which goes by the time of its making."""
+    m = order.metadata
+    return Message(order.content, m.dst_node_id, m.message_type, ttl=m.ttl, group_id=m.group_id)
