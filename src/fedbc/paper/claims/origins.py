@@ -11,7 +11,7 @@ import numpy as np
 
 from fedbc.experiments.workers import Line
 from fedbc.paper import printed
-from fedbc.paper.catalogue import CLASSES, EPOCHS, EXPONENTS, MORE_ROUNDS
+from fedbc.paper.catalogue import CLASSES, EPOCHS, EXPONENTS, MORE_ROUNDS, WITH_MORE_ROUNDS
 from fedbc.paper.claims.gains import IMAGES, margins
 from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, REFERENCE, RIVALS, Verdict, means, spread
 from fedbc.paper.found import Found
@@ -240,7 +240,7 @@ def more_rounds(found: Found) -> Verdict:
         listed = []
         for e in EXPONENTS:
             line = found.first("cifar10-rounds", key, exponent=e)
-            paper = printed.cell("cifar10_global_e1", METHODS[key].printed, {"classes": 1, "exponent": e})
+            paper = printed.cell("cifar10_global_e1", METHODS[key].printed, {**WITH_MORE_ROUNDS, "exponent": e})
             if line is None or paper is None or line["curves"]["round"][-1] < MORE_ROUNDS:
                 continue
             rounds, accuracy = np.array(line["curves"]["round"]), 100 * np.array(line["curves"]["global_accuracy"])
