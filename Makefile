@@ -30,7 +30,7 @@ $(VENV)/bin/python:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pip
 
 $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) --editable .
+	$(PIP) --editable ".[report]"
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.run
@@ -70,7 +70,7 @@ bench: $(VENV)/.test
 lock:
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet --upgrade pip
-	.venv-lock/bin/python -m pip install --quiet --constraint constraints.in --editable . --group test hatchling==1.27.0 editables
+	.venv-lock/bin/python -m pip install --quiet --constraint constraints.in --editable ".[report]" --group test hatchling==1.27.0 editables
 	.venv-lock/bin/python -m pip freeze --all --exclude-editable --exclude setuptools | sed 's/+cpu$$//' > constraints.txt
 	rm -rf .venv-lock
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.grid
 
-Worker processes, one a core, begin with an empty compilation cache. Accuracy is measured every fifth round, as tuning
+Worker processes, one per core, begin with an empty compilation cache. Accuracy is measured every fifth round, as tuning
 needs it.
 """
 
@@ -24,8 +24,8 @@ ROUNDS = 200
 
 def specifications(rounds: int) -> list[Any]:
     """The grids of the paper's five global methods, each point once."""
-    from fedbc.experiments.spec import RunSpec
     from fedbc.paper.methods import METHODS as KNOWN
+    from fedbc.runs import RunSpec
 
     workload = WORKLOADS["W1"]
     name, arguments = workload.data
@@ -40,14 +40,14 @@ def measure(rounds: int, workers: int | None, first: int | None) -> dict[str, An
     with tempfile.TemporaryDirectory() as folder:
         os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(folder) / "compiled")  # before JAX is imported
         from fedbc import runtime
-        from fedbc.experiments import sweep
+        from fedbc.runs import Lines, run_missing
 
         specs = specifications(rounds)[:first]
         file = Path(folder) / "grid.jsonl"
         began = time.perf_counter()
-        sweep.run_sweep(specs, file, workers=workers)
+        run_missing(specs, file, workers=workers)
         seconds = time.perf_counter() - began
-        lines = sweep.read_results(file).values()
+        lines = Lines(file).read().values()
     return {
         "configurations": len(specs),
         "rounds": rounds,
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="default: %(default)s")
-    parser.add_argument("--workers", type=int, help="worker processes; default: one a core")
+    parser.add_argument("--workers", type=int, help="worker processes; default: one per core")
     parser.add_argument("--first", type=int, help="only so many points, to see that all works")
     parser.add_argument("--out", type=Path, default=results.DEFAULT, help="results file, its section is replaced")
     options = parser.parse_args(arguments)

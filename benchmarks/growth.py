@@ -38,7 +38,7 @@ class Point:
     hidden: int | None = None
     """hidden units of an MLP; None is the logistic model"""
     examples: int = 40
-    """training examples a device"""
+    """training examples per device"""
     features: int = FEATURES
     rounds: int = 96
     """rounds that are timed; the first ones compile and are not"""
@@ -99,7 +99,7 @@ def run_point(point: Point) -> dict[str, Any]:
         "parameters": run.spec["model"]["parameters"],
         "seconds": seconds,
         "set_up_seconds": set_up,
-        "steps": int(run.planner.batching.steps(federation.train.sizes[: point.sample]).sum()),
+        "steps": int(run.planner.batching.steps(federation.train.sizes[: point.sample], point.epochs).sum()),
         "peak_memory": {"imported": imported, "with_data": with_data, "after_rounds": _peak_memory()},
         "data_bytes": sum(a.nbytes for s in (federation.train, federation.test) for a in (s.x, s.y, s.offsets)),
         "devices_touched": run.store.count,
@@ -152,7 +152,7 @@ def draw_plot(name: str, field: str, points: list[dict[str, Any]], folder: Path)
     import numpy as np
     from matplotlib.figure import Figure
 
-    from fedbc.experiments.plots import COLOURS, save
+    from fedbc.drawing import COLOURS, save_figure
 
     panels = 2 if name == "existing" else 1
     figure = Figure(figsize=(4.6 * panels, 3.4), layout="constrained")
@@ -180,7 +180,7 @@ def draw_plot(name: str, field: str, points: list[dict[str, Any]], folder: Path)
         axes.grid(alpha=0.25, linewidth=0.6)
         axes.legend(frameon=False, fontsize=9)
     folder.mkdir(parents=True, exist_ok=True)
-    return save(figure, folder / f"{name}.png")
+    return save_figure(figure, folder / f"{name}.png")
 
 
 def main(arguments: list[str] | None = None) -> None:

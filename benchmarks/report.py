@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks import results
+from benchmarks.workloads import OWN_NETWORKS
 
 ROOT = Path(__file__).parent.parent
 PAGE, README = ROOT / "docs" / "benchmarks.md", ROOT / "README.md"
@@ -251,6 +252,45 @@ def workload_section(name: str, workload: Record) -> list[str]:
     return said
 
 
+def own_networks(networks: dict[str, Record]) -> list[str]:
+    """Networks that a user brings: fedbc against the best of the others."""
+    said = [
+        "## Own networks",
+        "Networks as a user brings them, through `fedbc.models.from_flax`, on made-up data: FedAvg, batch 20, E = 1. "
+        "Medians, training only; the ratio is to the best contestant's best variant, round by round.",
+    ]
+    busy = max(n["cores_kept_busy_by_others"] or 0 for n in networks.values())
+    if busy > QUIET:
+        said.append(f"**The machine was not quiet: other programs kept up to {busy:g} cores busy. Measure again.**")
+    variants = [("fedbc", "FedAvg"), ("pytorch", "1 thread"), ("pytorch", "2 threads"), ("pytorch", "2 processes")]
+    variants += [("pfl", "1 process"), ("pfl", "2 processes")]
+    rows = []
+    for name in OWN_NETWORKS:
+        if name not in networks:
+            continue
+        network = networks[name]
+        cells = [network["title"]]
+        for contestant, variant in variants:
+            record = network["contestants"].get(contestant, {}).get(variant, {})
+            cells.append(number(1e3 * step_seconds(record, "train")) if record.get("train") else "–")
+        bar, value = OWN_NETWORKS[name].bar, own_ratio(network)
+        cells.append(verdict(value, value >= bar, f"≥ {bar:g}") if value else "not measured")
+        own = network["contestants"]["fedbc"]["FedAvg"]
+        usual = median(r["seconds"] for r in own["train"])
+        cells.append(number(max(0.0, own["warm_up"][0]["seconds"] - usual)))
+        rows.append(cells)
+    head = ["ms a step", *(f"{NAMES[name]}, {variant}" for name, variant in variants), "times faster", "compiling, s"]
+    return [*said, table(head, rows, "l" + "r" * len(variants) + "lr")]
+
+
+def own_ratio(network: Record) -> float | None:
+    """How many times faster fedbc is than the best of the others."""
+    own = network["contestants"]["fedbc"]["FedAvg"]
+    others = [r for name, them in network["contestants"].items() if name != "fedbc" for r in them.values()]
+    ratios = [ratio(r, own, "train") for r in others if r.get("train") and "absent" not in r]
+    return min(ratios, default=None)
+
+
 def warm_up(workloads: dict[str, Record]) -> str:
     """Loading and the first rounds, apart from all other figures."""
     rows = []
@@ -370,6 +410,8 @@ def page(found: Record) -> str:
         cold = "Not part of the figures above; nothing compiled is taken over from earlier runs."
         parts += ["## Warm-up and idleness", cold, warm_up(workloads)]
         parts += ["## Versions", versions(workloads)]
+    if "own_networks" in found:
+        parts += own_networks(found["own_networks"])
     if "growth" in found:
         parts += growth_section(found["growth"])
     if "startup" in found:

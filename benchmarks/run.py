@@ -2,6 +2,7 @@
 
     python -m benchmarks.run                                    everything; about an hour on two cores
     python -m benchmarks.run --workloads W1 --contestants fedbc,fedjax,limit
+    python -m benchmarks.run --workloads mcmahan,resnet         networks of one's own (`benchmarks.networks`)
     python -m benchmarks.run --quick                            one round each, to see that all works
 
 Only one contestant computes at any time: each waits until it is asked for a turn (a round; 48 rounds on W1, whose
@@ -29,10 +30,11 @@ from typing import Any
 
 from benchmarks import environments, machine, results
 from benchmarks.environments import Absent
-from benchmarks.workloads import WORKLOADS, Workload, build, devices_of, prepare
+from benchmarks.workloads import ALL, OWN_NETWORKS, Workload, build, devices_of, prepare
 
 ROOT = Path(__file__).parent.parent
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+FOR_OWN_NETWORKS = ("fedbc", "pytorch", "pfl")  # the contestants that have them
 PAUSE = 0.05  # seconds between turns: threads of the one before may spin for a moment after their last work
 PATIENCE = 3600  # seconds to wait for an answer
 WARM_UP = (False, True, False)  # whether each of the first rounds, which compile, has an evaluation
@@ -49,7 +51,9 @@ class Entry:
 
 CONTESTANTS = {
     "fedbc": Entry("fedbc", None, ("FedBC", "FedAvg")),
-    "pytorch": Entry("pytorch", "torch", ("1 thread", *([f"{CORES} threads"] if CORES > 1 else []))),
+    "pytorch": Entry(
+        "pytorch", "torch", ("1 thread", *([f"{CORES} threads", f"{CORES} processes"] if CORES > 1 else []))
+    ),
     "flower": Entry("flower", "flower", ("ray",)),
     "pfl": Entry("pfl", "pfl", ("1 process", *([f"{CORES} processes"] if CORES > 1 else []))),
     "fedjax": Entry("fedjax", "fedjax", ("jit",)),
@@ -226,9 +230,9 @@ def variants_of(text: str) -> list[tuple[str, str]]:
 
 def workloads_of(text: str) -> list[Workload]:
     """Workloads from the command line."""
-    if unknown := [name for name in text.split(",") if name not in WORKLOADS]:
-        raise argparse.ArgumentTypeError(f"unknown workload {unknown[0]!r}; there are {', '.join(WORKLOADS)}")
-    return [WORKLOADS[name] for name in text.split(",")]
+    if unknown := [name for name in text.split(",") if name not in ALL]:
+        raise argparse.ArgumentTypeError(f"unknown workload {unknown[0]!r}; there are {', '.join(ALL)}")
+    return [ALL[name] for name in text.split(",")]
 
 
 def measure(workload: Workload, chosen: list[tuple[str, str]], rounds: int, cache: Path) -> dict[str, Any]:
@@ -294,7 +298,7 @@ class Watch:
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workloads", type=workloads_of, default=",".join(WORKLOADS), help="default: %(default)s")
+    parser.add_argument("--workloads", type=workloads_of, default=",".join(ALL), help="default: %(default)s")
     parser.add_argument(
         "--contestants",
         type=variants_of,
@@ -310,8 +314,9 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     for workload in options.workloads:
         rounds = 1 if options.quick else options.rounds or workload.rounds
-        measured = measure(workload, options.contestants, rounds, options.cache)
-        results.update(options.out, "workloads", workload.name, value=measured)
+        chosen = [c for c in options.contestants if workload.name not in OWN_NETWORKS or c[0] in FOR_OWN_NETWORKS]
+        measured = measure(workload, chosen, rounds, options.cache)
+        results.update(options.out, workload.group, workload.name, value=measured)
     say(f"written to {options.out}")
 
 

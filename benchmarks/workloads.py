@@ -1,4 +1,4 @@
-"""The four workloads: what is trained, on what, and how much arithmetic a step is.
+"""The workloads: what is trained, on what, and how much arithmetic a step is.
 
 Contestants' environments import this module too: nothing but the standard library at the top.
 """
@@ -34,6 +34,10 @@ class Workload:
     batch_size: int = 20
     lr: float = 0.01
     momentum: float = 0.5
+    group: str = "workloads"
+    """the section of the results"""
+    bar: float | None = None
+    """of a user's own network: at least so many times faster than the best contestant"""
 
     def flops(self, parameters: int) -> int:
         """Floating-point operations of a step: its products, and momentum and descent (4 a parameter)."""
@@ -88,10 +92,35 @@ WORKLOADS = {
 }
 
 
+def _own(name: str, title: str, bar: float, examples: int) -> Workload:
+    """A network that a user brings, with made-up data."""
+    data, model = ("made_up", {"examples": examples}), (name, {})
+    return Workload(name, title, data, model, 1, (), rounds=5, group="own_networks", bar=bar)
+
+
+OWN_NETWORKS = {
+    w.name: w
+    for w in (
+        _own("dense", "MLP 100-256-256-256-10", 1.5, 400),
+        _own("gru", "GRU 128 over 60 steps of 16 numbers", 1.5, 200),
+        _own("transformer", "Transformer, 4 layers of 128 with 4 heads, 64 tokens", 1.5, 100),
+        _own("mcmahan", "CNN of McMahan et al. 2017, 32×32×3", 1, 100),
+        _own("resnet", "ResNet-8 with GroupNorm, 32×32×3", 1, 100),
+        _own("separable", "Depthwise-separable CNN with GroupNorm, 32×32×3", 1, 100),
+    )
+}
+ALL = WORKLOADS | OWN_NETWORKS
+
+
 def build(job: dict[str, Any]) -> tuple[Any, Any]:
-    """The model and the federation, as fedbc gives them; needs fedbc."""
+    """The model and the federation, as fedbc gives them; needs fedbc, and Flax for a user's own network."""
     import fedbc
 
+    if job["group"] == "own_networks":
+        from benchmarks import networks
+
+        name = job["model"][0]
+        return networks.network(name), networks.made_up(name, **job["data"][1])
     (data, data_arguments), (model, model_arguments) = job["data"], job["model"]
     return getattr(fedbc.models, model)(**model_arguments), getattr(fedbc.data, data)(**data_arguments)
 

@@ -4,10 +4,15 @@ Every message goes through Flower's own serialisation, so that what arrives is w
 what needs no network; `deploy/loopback.py` has the real thing.
 """
 
+import functools
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 with warnings.catch_warnings():  # Flower's own imports warn
     warnings.simplefilter("ignore")
@@ -15,12 +20,30 @@ with warnings.catch_warnings():  # Flower's own imports warn
     from flwr.clientapp import ClientApp
     from flwr.common.serde import message_from_proto, message_to_proto
     from flwr.serverapp import Grid
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
     from flwr.supercore.task_identity import TaskIdentity
 
 import fedbc
 from fedbc.flower import client_app, one_device
 from fedbc.flower.server import finish, prepare
-from fedbc.flower.settings import Deployment, algorithm_from, built
+from fedbc.flower.settings import Deployment, algorithm_from, resolve
+
+
+@functools.cache
+def key_of(device: int) -> ec.EllipticCurvePublicKey:
+    return ec.generate_private_key(ec.SECP256R1()).public_key()
+
+
+def public_key(device: int) -> bytes:
+    return public_key_to_bytes(key_of(device))
+
+
+def write_keys(folder: Path, devices: int) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    for device in range(devices):
+        text = key_of(device).public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        (folder / f"device-{device}.pub").write_bytes(text)
+    return str(folder)
 
 
 @dataclass
@@ -59,7 +82,11 @@ class InProcessGrid(Grid):
         return list(self.nodes)
 
     def get_nodes(self):
-        raise NotImplementedError
+        """Every node shows the key of the device that it is."""
+        return [
+            SimpleNamespace(node_id=number, public_key=public_key(node.config["partition-id"]))
+            for number, node in self.nodes.items()
+        ]
 
     def push_messages(self, messages: Iterable[Message]):
         ids = []
@@ -106,7 +133,7 @@ def wired(message: Message) -> Message:
 
 
 def direct_grid(app: ClientApp, config: dict, state_dir: Path, devices: int) -> InProcessGrid:
-    """The same app on so many nodes, one a device; an error on one of them ends the test."""
+    """The same app on so many nodes, one per device; an error on one of them ends the test."""
     nodes = {
         100 + device: Node(app, {"partition-id": device, "state-dir": str(state_dir)}) for device in range(devices)
     }
@@ -116,8 +143,9 @@ def direct_grid(app: ClientApp, config: dict, state_dir: Path, devices: int) -> 
 def deploy(model, algorithm, app, config, folder: Path) -> tuple[Path, InProcessGrid]:
     """Run a deployment; gives the run folder and the grid that saw all messages."""
     config = {"run.join-seconds": 5, "run.out": str(folder / "run"), **config}
+    config["run.keys"] = write_keys(folder / "keys", config.get("run.devices", 3))
     settings = Deployment.from_config(config)
-    strategy = prepare(built(algorithm, config), model, settings)
+    strategy = prepare(resolve(algorithm, config), model, settings)
     grid = direct_grid(app, config, folder / "state", settings.devices)
     strategy.start(grid)
     return finish(strategy), grid
@@ -129,6 +157,7 @@ class Small:
     def __init__(self, folder: Path, federation, model, **config):
         self.folder, self.federation, self.model = folder, federation, model
         base = {"run.devices": federation.devices, "run.out": str(folder / "run"), "run.join-seconds": 0}
+        base["run.keys"] = write_keys(folder / "keys", federation.devices)
         self.config = base | {key.replace("__", ".").replace("_", "-"): value for key, value in config.items()}
         self.grid = InProcessGrid(self.config)
         for device in range(federation.devices):

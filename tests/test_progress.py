@@ -13,8 +13,8 @@ import termios
 import pytest
 
 from fedbc import progress
-from fedbc.experiments import sweep
-from fedbc.experiments.spec import RunSpec
+from fedbc.runs import RunSpec, run_missing
+from fedbc.runs.many import labels
 
 GRID = """
 [data]
@@ -75,7 +75,7 @@ def test_workers_say_how_far_their_runs_are(tmp_path, monkeypatch):
     told = []
     monkeypatch.setattr(progress.SweepBars, "round", lambda self, worker, row: told.append((worker, row)))
     spec = RunSpec({"name": "fedavg"}, {"name": "synthetic", "devices": 4}, run={"rounds": 2})
-    sweep.run_sweep([spec], tmp_path / "r.jsonl", workers=1)
+    run_missing([spec], tmp_path / "r.jsonl", workers=1)
     worker, row = told[0]
     assert (worker, row["round"]) == (0, 1)
     assert 0 < row["global_accuracy"] <= 1
@@ -158,6 +158,7 @@ def test_scores():
 def test_labels_name_what_differs():
     specs = [RunSpec({"name": "fedbc", "lr": lr}, run={"seed": s}) for lr in (0.1, 0.2) for s in (0, 1)]
     specs.append(RunSpec({"name": "fedprox"}))
-    assert sweep.labels(specs)[0] == "fedbc lr 0.1 seed 0"
-    assert sweep.labels(specs)[-1] == "fedprox lr 0.01 seed 0"
-    assert sweep.labels(specs[:1]) == ["fedbc"]
+    tables = [spec.to_dict() for spec in specs]
+    assert labels(tables)[0] == "fedbc lr 0.1 seed 0"
+    assert labels(tables)[-1] == "fedprox lr 0.01 seed 0"
+    assert labels(tables[:1]) == ["fedbc"]

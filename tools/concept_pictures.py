@@ -11,7 +11,7 @@ import numpy as np
 
 import fedbc
 from fedbc import storage
-from fedbc.paper.drawing import BLUE, GREEN, INK, ORANGE, Figure, band, legend_once, panels, svg
+from fedbc.paper.drawing import BLUE, GREEN, INK, ORANGE, Figure, band, draw, legend_once, panels
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 TOLERANCES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -109,12 +109,13 @@ PICTURES = {"gamma": gamma, "lambda": multipliers, "weights": weights}
 def main(folder: Path = FOLDER, **smaller: int) -> list[Path]:
     """Draw them all; `rounds` and `seeds` make a quicker sketch."""
     written = []
-    for name, draw in PICTURES.items():
-        known = {k: v for k, v in smaller.items() if k in draw.__annotations__}
-        picture = Figure(name, name, "", "", partial(draw, **known))
-        text = svg(picture, None, inline=False)  # type: ignore[arg-type]  # these pictures run what they need
+    for name, paint in PICTURES.items():
+        known = {k: v for k, v in smaller.items() if k in paint.__annotations__}
+        figure = Figure(name, name, "", "", partial(paint, **known))
+        drawn = draw(figure, None)  # type: ignore[arg-type]  # these pictures run what they need
+        assert drawn is not None
         path = folder / f"{name}.svg"
-        storage.write_atomically(path, text.encode())
+        storage.write_atomically(path, drawn.alone.encode())
         written.append(path)
     return written
 

@@ -31,7 +31,7 @@ class Ours(Contestant):
                 evaluate_every=10**9,  # rounds are evaluated when asked to, as the last round of a run is
             ),
         )
-        self.steps = self.run.planner.batching.steps(federation.train.sizes)
+        self.steps = self.run.planner.batching.steps(federation.train.sizes, job["epochs"])
 
     def expect(self, rounds: int) -> None:
         # As within a run, more rounds follow and are planned; but none of theirs may be trained in this turn.

@@ -35,6 +35,7 @@ class Client:
         x, y = torch_models.inputs(name, data.train_x), torch.from_numpy(data.train_y).long()
         self.test_x, self.test_y = torch_models.inputs(name, data.test_x), torch.from_numpy(data.test_y).long()
         self.parameters = list(self.model.parameters())
+        self.calibration: dict[str, float] = {}
         self.style = style or self._fastest(x[: self.batch_size], y[: self.batch_size])
         self._adopt(self.style)
         if "channels last" in self.style:
@@ -86,7 +87,11 @@ class Client:
             shuffled = zip(x[order].split(self.batch_size), y[order].split(self.batch_size), strict=True)
             for batch_x, batch_y in shuffled:
                 self.step(batch_x, batch_y)
-        return self.epochs * -(-len(y) // self.batch_size)
+        return self.steps(device)
+
+    def steps(self, device: int) -> int:
+        """The steps of a device's local training."""
+        return self.epochs * -(-self.sizes[device] // self.batch_size)
 
     def _step_all_at_once(self, x: torch.Tensor, y: torch.Tensor) -> None:
         gradient = torch.autograd.grad(cross_entropy(self.model(x), y), self.parameters)
@@ -108,9 +113,14 @@ class Client:
         """Overwrite the model."""
         torch._foreach_copy_(self.values, values)
 
-    @torch.inference_mode()
     def accuracy(self) -> float:
         """The share of right answers on all test examples."""
-        parts = zip(self.test_x.split(EVALUATION_BATCH), self.test_y.split(EVALUATION_BATCH), strict=True)
-        right = sum(int((self.model(x).argmax(1) == y).sum()) for x, y in parts)
-        return right / len(self.test_y)
+        return self.right_answers() / len(self.test_y)
+
+    @torch.inference_mode()
+    def right_answers(self, part: int = 0, parts: int = 1) -> int:
+        """The right answers on all test examples, or on an even part of them."""
+        begin, end = (len(self.test_y) * p // parts for p in (part, part + 1))
+        x, y = self.test_x[begin:end], self.test_y[begin:end]
+        batches = zip(x.split(EVALUATION_BATCH), y.split(EVALUATION_BATCH), strict=True)
+        return sum(int((self.model(x).argmax(1) == y).sum()) for x, y in batches)

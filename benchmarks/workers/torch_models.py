@@ -1,10 +1,12 @@
-"""The four models in PyTorch, with the initial parameters that fedbc starts from."""
+"""The models of W1 to W4 in PyTorch, with the initial parameters that fedbc starts from."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 from torch import nn
+
+from benchmarks.workers import torch_networks
 
 Initial = dict[str, np.ndarray]
 
@@ -46,15 +48,17 @@ MODELS = {"logistic": lambda: nn.Linear(60, 10), "mlp": MLP, "cnn": CNN, "lstm":
 
 def build(name: str, initial: Initial) -> nn.Module:
     """A model with fedbc's initial parameters."""
-    model = MODELS[name]()
-    model.load_state_dict({ours: torch.tensor(value) for ours, value in _state(initial).items()})
+    own = name in torch_networks.NETWORKS
+    model = torch_networks.NETWORKS[name]() if own else MODELS[name]()
+    state = torch_networks.state(initial) if own else _state(initial)
+    model.load_state_dict({ours: torch.tensor(value) for ours, value in state.items()})
     return model
 
 
 def inputs(name: str, x: np.ndarray) -> torch.Tensor:
     """Examples as the PyTorch model takes them: images with the colours first, as PyTorch lays them out."""
     tensor = torch.from_numpy(x)
-    return tensor.permute(0, 3, 1, 2).contiguous() if name == "cnn" else tensor
+    return tensor.permute(0, 3, 1, 2).contiguous() if name in ("cnn", *torch_networks.IMAGES) else tensor
 
 
 def _state(initial: Initial) -> Initial:

@@ -1,17 +1,18 @@
 """Federated learning beyond consensus: one global model, and a local model for every device."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fedbc import runtime
+from fedbc import lazy, runtime
 
 runtime.configure()  # before anything else starts JAX
 
-from fedbc import algorithms, data, models, privacy, progress, trackers  # noqa: E402
+from fedbc import algorithms, data, machines, models, privacy, progress, trackers  # noqa: E402
 from fedbc.algorithms import (  # noqa: E402
     L2GD,
     SCAFFOLD,
     Algorithm,
     Ditto,
+    FedAdagrad,
     FedAdam,
     FedADMM,
     FedAvg,
@@ -29,10 +30,13 @@ from fedbc.algorithms import (  # noqa: E402
     QFedAvg,
 )
 from fedbc.errors import DeviceError, Diverged, FedBCError, InputError, Interrupted  # noqa: E402
-from fedbc.simulation import Result, load, simulate  # noqa: E402
+from fedbc.simulation import Result, simulate  # noqa: E402
 
 if TYPE_CHECKING:
-    from fedbc.reports.comparison import Comparison, compare
+    from fedbc.personalization import Personalized, load_personalized, personalize
+    from fedbc.reports.comparison import Comparison, compare, run_comparison
+    from fedbc.runs import RunFolder, RunSpec, Sweep, load, resume, run, run_methods, sweep
+    from fedbc.selection import Calibrated, Tuned, calibrate, tune
 
 __version__ = "0.1.0"
 
@@ -40,11 +44,13 @@ __all__ = [
     "L2GD",
     "SCAFFOLD",
     "Algorithm",
+    "Calibrated",
     "Comparison",
     "DeviceError",
     "Ditto",
     "Diverged",
     "FedADMM",
+    "FedAdagrad",
     "FedAdam",
     "FedAvg",
     "FedAvgM",
@@ -61,28 +67,61 @@ __all__ = [
     "PFedMe",
     "PerFedAvg",
     "PerFedBC",
+    "Personalized",
     "QFedAvg",
     "Result",
+    "RunFolder",
+    "RunSpec",
+    "Sweep",
+    "Tuned",
     "algorithms",
+    "calibrate",
     "compare",
     "data",
     "load",
+    "load_personalized",
+    "machines",
     "models",
+    "personalize",
     "privacy",
     "progress",
+    "resume",
+    "run",
+    "run_comparison",
+    "run_methods",
     "simulate",
+    "sweep",
     "trackers",
+    "tune",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Comparisons are imported when they are asked for: a quarter of the time to import all of this would be theirs,
-    and a deployed device, which starts anew for each message, has no use for them."""
-    if name not in ("Comparison", "compare"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from fedbc.reports import comparison
+LATER = {
+    "Calibrated": "selection",
+    "Comparison": "reports.comparison",
+    "Personalized": "personalization",
+    "RunFolder": "runs",
+    "RunSpec": "runs",
+    "Sweep": "runs",
+    "Tuned": "selection",
+    "calibrate": "selection",
+    "compare": "reports.comparison",
+    "load": "runs",
+    "load_personalized": "personalization",
+    "personalize": "personalization",
+    "resume": "runs",
+    "run": "runs",
+    "run_comparison": "reports.comparison",
+    "run_methods": "runs",
+    "sweep": "runs",
+    "torch": "",
+    "tune": "selection",
+}
+"""Names that are imported when they are asked for, and where they are: a deployed device, which starts anew for each
+message, has no use for them."""
 
-    return getattr(comparison, name)
+
+__getattr__ = lazy.attributes("fedbc", LATER)
 
 
 def __dir__() -> list[str]:

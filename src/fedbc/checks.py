@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import numbers
+import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from fedbc.errors import InputError, unknown
 
-__all__ = ["choice", "integer", "number", "tolerance"]
+__all__ = ["choice", "integer", "number", "one_per_device", "path", "tolerance", "words"]
 
 
 def number(
@@ -74,11 +76,41 @@ def choice(name: str, value: object, options: Iterable[str]) -> str:
     return str(value)
 
 
+def one_or_more(name: str, value: object, *, at_least: float) -> float | tuple[float, ...]:
+    """A number, or several."""
+    if isinstance(value, str) or not (hasattr(value, "__len__") and hasattr(value, "__iter__")):
+        return number(name, value, at_least=at_least)
+    return tuple(number(f"{name}[{i}]", float(v), at_least=at_least) for i, v in enumerate(value))
+
+
+def one_per_device(name: str, values: Sequence[object], devices: int) -> None:
+    """Values that were given one by one are as many as the devices."""
+    if len(values) != devices:
+        raise InputError(
+            f"{name} has {len(values)} values but the federation has {devices} devices: "
+            "give one number, or one number per device"
+        )
+
+
+def words(name: str, value: object, options: Iterable[str]) -> tuple[str, ...]:
+    """Some of a few words; one by itself is a list of one."""
+    if not isinstance(value, str | Iterable):
+        raise InputError(f"{name}={value!r} is not accepted: give a list with some of {', '.join(sorted(options))}")
+    return tuple(choice(name, word, options) for word in ([value] if isinstance(value, str) else value))
+
+
+def path(name: str, value: object) -> Path:
+    """The path of a file or a folder."""
+    if not isinstance(value, str | os.PathLike) or not str(value):
+        raise InputError(f"{name}={value!r} is not accepted: give a path")
+    return Path(value)
+
+
 def tolerance(value: object) -> float | str | tuple[float, ...]:
-    """Check a tolerance gamma: 'learned', a number, or one number a device."""
+    """Check a tolerance gamma: 'learned', a number, or one number per device."""
     if isinstance(value, str):
         if value != "learned":
-            raise InputError(f"tolerance={value!r} is not accepted: give 'learned', a number, or one number a device")
+            raise InputError(f"tolerance={value!r} is not accepted: give 'learned', a number, or one number per device")
         return value
     if isinstance(value, Sequence) or (hasattr(value, "__len__") and hasattr(value, "__iter__")):
         return tuple(number(f"tolerance[{i}]", float(v), at_least=0, infinite=True) for i, v in enumerate(value))

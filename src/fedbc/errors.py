@@ -29,6 +29,10 @@ class RunsFailed(FedBCError, RuntimeError):
     """Some of many runs failed for another reason than divergence; the others are kept."""
 
 
+class MachineLost(FedBCError, ConnectionError):
+    """Another machine of the run died, or can no longer be reached."""
+
+
 class DeviceError(FedBCError, RuntimeError):
     """Debug mode's error: it names the device, the round and the stage of local work that failed."""
 
@@ -40,6 +44,10 @@ class Interrupted(KeyboardInterrupt):
         super().__init__(message)
         self.round = round
         self.result = result
+
+
+class Notice(UserWarning):
+    """A warning of fedbc's, for people; the command line prints it as one line."""
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> InputError:

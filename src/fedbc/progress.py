@@ -11,11 +11,16 @@ import contextlib
 import math
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fedbc.errors import Notice
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+
+__all__ = ["Display", "SweepBars", "current", "download", "notices_told", "shown", "silence"]
 
 Row = Mapping[str, Any]
 _display: Display | None = None
@@ -40,6 +45,27 @@ def shown(*, quiet: bool = False) -> Iterator[Display]:
 def current() -> Display:
     """The open display; one that shows nothing if there is none."""
     return _display or Display(quiet=True)
+
+
+@contextlib.contextmanager
+def notices_told() -> Iterator[None]:
+    """Fedbc's warnings are told in one line each on standard error, above the bars; others as usual."""
+    usual = warnings.showwarning
+
+    def show(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if not issubclass(category, Notice):
+            usual(message, category, *rest, **more)
+            return
+        said, display = f"fedbc: warning: {message}", current()
+        if display.quiet:
+            print(said, file=sys.stderr)
+        else:
+            display.say(said)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", Notice)
+        warnings.showwarning = show
+        yield
 
 
 def silence() -> None:

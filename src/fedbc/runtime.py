@@ -1,11 +1,11 @@
 """Settings of JAX that must be made before it starts: threads, small loops, and a cache of compiled programs.
 
 A device's local training is a long chain of small operations. XLA's CPU client hands independent ones to a pool of
-threads. The pool must have one thread a lane: with fewer, lanes wait for each other (on the MLP two lanes on a pool of
-one are as slow as one lane); with more, idle threads spin and take time from the lanes. The pool's size is PJRT_NPROC,
-or the number of XLA devices if that is larger. There are as many XLA devices as lanes, for the lanes of tiny models,
-which meet within compiled code (see `fedbc.simulation.lanes`); all other lanes share the first.
-Lanes compute in their own threads only if JAX's asynchronous dispatch is off. All this must happen before JAX's first
+threads. The pool must have one thread per lane: with fewer, lanes wait for each other (on the MLP two lanes on a pool
+of one are as slow as one lane); with more, idle threads spin and take time from the lanes. The pool's size is
+PJRT_NPROC, or the number of XLA devices if that is larger. There are as many XLA devices as lanes, for the lanes of
+tiny models, which meet within compiled code (see `fedbc.simulation.lanes`); all other lanes share the first. Lanes
+compute in their own threads only if JAX's asynchronous dispatch is off. All this must happen before JAX's first
 computation, so it is done when `fedbc` is imported; if JAX has started by then, runs are right, and slower.
 `FEDBC_LANES` sets the number of lanes on a CPU; `FEDBC_LANES=0` leaves JAX's settings alone.
 
@@ -25,6 +25,7 @@ import functools
 import hashlib
 import os
 import platform
+from importlib import metadata
 from pathlib import Path
 
 import jax
@@ -40,7 +41,7 @@ LANES_ON_ACCELERATOR = 8
 
 def configure() -> None:
     """Prepare JAX for lanes, if it has not started."""
-    if _wanted_lanes() == 0 or _started():
+    if _wanted_lanes() == 0 or has_started():
         return
     # A process started by another one that imported fedbc inherits its setting, but may have other lanes.
     if os.environ.get("PJRT_NPROC") == os.environ.get(_OURS):
@@ -54,27 +55,32 @@ def configure() -> None:
     _keep_compiled_programs()
 
 
+def on_cpu() -> bool:
+    """Whether JAX computes on the CPU; else on accelerators."""
+    return jax.default_backend() == "cpu"
+
+
 def default_lanes() -> int:
-    """One lane a core on a CPU, or as FEDBC_LANES says; a few lanes a device on an accelerator."""
-    devices = jax.devices()
-    if devices[0].platform == "cpu":
+    """One lane per core on a CPU, or as FEDBC_LANES says; a few lanes per device on an accelerator."""
+    devices = jax.local_devices()
+    if on_cpu():
         return _wanted_lanes() or usable_cores()
     return LANES_ON_ACCELERATOR * len(devices)
 
 
 def lane_devices(lanes: int) -> list[jax.Device]:
-    """The XLA devices that lanes run on, one for each thread: on a CPU a thread a lane, all on the same device; else a
-    thread an accelerator, as many as divide the lanes evenly."""
-    devices = jax.devices()
-    if devices[0].platform == "cpu":
+    """The XLA devices that lanes run on, one for each thread: on a CPU a thread per lane, all on the same device; else
+    a thread per accelerator, as many as divide the lanes evenly."""
+    devices = jax.local_devices()
+    if on_cpu():
         return devices[:1] * lanes
     return devices[: max(d for d in range(1, min(lanes, len(devices)) + 1) if lanes % d == 0)]
 
 
 def meeting_devices(lanes: int) -> list[jax.Device] | None:
     """An XLA device of the CPU for each lane, for lanes that meet within compiled code; None if there are too few."""
-    devices = jax.devices()
-    return devices[:lanes] if devices[0].platform == "cpu" and lanes <= len(devices) else None
+    devices = jax.local_devices()
+    return devices[:lanes] if on_cpu() and lanes <= len(devices) else None
 
 
 @functools.cache
@@ -98,6 +104,11 @@ def compiled_folder() -> Path:
     told = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
     if told is not None and "://" not in told:
         return Path(told)
+    return own_compiled_folder()
+
+
+def own_compiled_folder() -> Path:
+    """Where they are kept unless JAX was told otherwise: in the user's cache."""
     # Machine code is for one kind of processor; a home folder may be shared by several.
     kind = hashlib.sha256(processor().encode()).hexdigest()[:12]
     return platformdirs.user_cache_path("fedbc", appauthor=False) / "compiled" / kind
@@ -126,7 +137,15 @@ def processor() -> str:
     return "".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))
 
 
-def _started() -> bool:
+def has_started() -> bool:
+    """Whether JAX has computed, so that its settings are made."""
     from jax._src import xla_bridge
 
     return bool(xla_bridge.backends_are_initialized())
+
+
+def versions() -> dict[str, str]:
+    """The software that a run depends on."""
+    names = ["fedbc", "jax", "jaxlib", "numpy", "pandas"]
+    found = {name: metadata.version(name) for name in names}
+    return {**found, "python": platform.python_version(), "platform": jax.local_devices()[0].platform}

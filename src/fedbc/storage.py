@@ -9,6 +9,8 @@ import json
 import math
 import os
 import shutil
+import stat
+import struct
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,12 +24,9 @@ from safetensors.numpy import save as to_safetensors
 
 from fedbc.errors import InputError
 
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
-
 Arrays = dict[str, np.ndarray]
+OF_LATE = 600
+"""Seconds within which a file that grows is taken for one that is being written."""
 
 
 def named(tree: Any, prefix: str = "") -> Arrays:
@@ -78,14 +77,15 @@ def _part(key: Any) -> str:
 
 def to_json(value: Any) -> str:
     """Readable JSON; numbers that JSON does not have (inf, nan) become words."""
-    return json.dumps(_plain(value), indent=2, allow_nan=False) + "\n"
+    return json.dumps(plain(value), indent=2, allow_nan=False) + "\n"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """As it comes back from JSON: tuples are lists, and numbers that JSON does not have are words."""
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -94,7 +94,17 @@ def write_arrays(path: Path, arrays: Arrays, facts: dict[str, Any], *, private: 
     whole = {name: np.asarray(a, order="C") for name, a in arrays.items()}
     text = json.dumps(facts)
     metadata = {"facts": text, "sha256": _checksum(whole, text)}
-    write_atomically(path, to_safetensors(whole, metadata), private=private)
+    write_atomically(path, _in_order(to_safetensors(whole, metadata)), private=private)
+
+
+def _in_order(file: bytes) -> bytes:
+    """The same file with its metadata in one order: safetensors writes them in another one in each process."""
+    (size,) = struct.unpack("<Q", file[:8])
+    head = json.loads(file[8 : 8 + size])
+    head["__metadata__"] = dict(sorted(head["__metadata__"].items()))
+    text = json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + file[8 + size :]
 
 
 def read_arrays(path: Path) -> tuple[Arrays, dict[str, Any]]:
@@ -144,6 +154,14 @@ def write_atomically(path: Path, content: bytes | str, *, private: bool = False)
             raise
 
 
+def drop_leftovers(path: Path) -> None:
+    """Remove what `write_atomically` left beside a file when its process was killed; its writer must be alone."""
+    with contextlib.suppress(OSError):
+        for leftover in path.parent.glob(f".{path.name}.*"):
+            if not leftover.name.endswith(".lock"):
+                leftover.unlink(missing_ok=True)
+
+
 def move_durably(source: Path, target: Path) -> None:
     """Rename a file within its folder, replacing the target if there is one, and have the disk remember it."""
     os.replace(source, target)
@@ -165,12 +183,28 @@ def new_folder(path: Path) -> Iterator[Path]:
         try:
             yield temporary
             os.chmod(temporary, 0o755)
-            if path.exists():
+            if path.exists() and os.name != "posix":
                 path.rmdir()
-            os.rename(temporary, path)
+            os.rename(temporary, path)  # takes the place of an empty folder, which nobody can take in between
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
+
+
+def is_safe_from_others(path: Path) -> bool:
+    """Whether no other user of the machine, but root, could have written a file or folder, or put it in its place."""
+    if not hasattr(os, "getuid"):
+        return True
+    user, whole = os.getuid(), path.resolve()
+    for place in (whole, *whole.parents):
+        found = place.stat()
+        others = found.st_mode & stat.S_IWOTH
+        # Some systems give each user a group of their own, of the same number.
+        group = found.st_mode & stat.S_IWGRP and found.st_gid != found.st_uid
+        is_guarded = place != whole and found.st_mode & stat.S_ISVTX  # as /tmp: an entry is its owner's to replace
+        if found.st_uid not in (user, 0) or ((others or group) and not is_guarded):
+            return False
+    return True
 
 
 def refuse_existing(path: Path) -> None:
@@ -180,33 +214,66 @@ def refuse_existing(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def written_by_us(path: Path) -> Iterator[None]:
-    """Keep a file that grows to this process; an InputError if another one has it."""
+def hold(path: Path, taken: str, *, seconds: float = 0) -> Iterator[None]:
+    """Keep a file or a folder to this process; an InputError says `taken` if another one has it so many seconds long.
+
+    The lock ends with its process, however that ends.
+    """
+    from filelock import Timeout
+
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("ab")
-    with file:
-        lock(file, f"{path} is being written by another process: wait for it, or stop it first")
-        yield
-
-
-def lock(file: IO[bytes], taken: str, *, seconds: float = 0) -> None:
-    """Lock an open file until it is closed, or the process ends; an InputError says `taken` if another one has it.
-
-    Where there are no locks (Windows, some network folders) nothing is locked.
-    """
-    until = time.monotonic() + seconds
-    while fcntl is not None:
+        lock = _lock_of(path)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() >= until:
-                file.close()
-                raise InputError(taken) from None
-            time.sleep(0.05)
-        except OSError:
-            return
+            lock.acquire(timeout=seconds)
+        except Timeout:
+            raise InputError(taken) from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # who waits for it notices that it is gone, and makes another one
+            os.unlink(lock.lock_file)
+        lock.release()
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process holds it; for who may not ask the lock, whether it was written of late."""
+    from filelock import Timeout
+
+    lock = _lock_of(path)
+    if not Path(lock.lock_file).exists():
+        return False
+    try:
+        with lock.acquire(timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:
+        return path.exists() and time.time() - path.stat().st_mtime < OF_LATE
+
+
+def _lock_of(path: Path) -> Any:
+    """A hidden file beside it: some systems let nobody read a file that is locked."""
+    from filelock import FileLock  # a device that starts anew for each message does without
+
+    return FileLock(path.with_name(f".{path.name}.lock"), thread_local=False, poll_interval=0.05)
+
+
+def drop_torn_line(file: IO[bytes]) -> None:
+    """Take back the last line of an open file if its writer was killed in the midst; the file is left at its end."""
+    size = end = file.seek(0, os.SEEK_END)
+    step = 4096
+    while end > 0:
+        begin = max(0, end - step)
+        file.seek(begin)
+        found = file.read(end - begin).rfind(b"\n")
+        if found >= 0:
+            end = begin + found + 1
+            break
+        end = begin
+    if end < size:
+        file.truncate(end)
+    file.seek(end)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-__all__ = ["add", "axpy", "dot", "mean", "mix", "scale", "size", "sqdist", "sqnorm", "sub", "where", "zeros_like"]
+__all__ = [
+    "add",
+    "axpy",
+    "clipped",
+    "dot",
+    "mean",
+    "mix",
+    "scale",
+    "size",
+    "sqdist",
+    "sqnorm",
+    "sub",
+    "where",
+    "zeros_like",
+]
 
 Tree = Any
 Scalar = Any
@@ -17,12 +31,12 @@ Scalar = Any
 
 def add(a: Tree, b: Tree) -> Tree:
     """a + b"""
-    return jax.tree.map(jnp.add, a, b)
+    return jax.tree.map(operator.add, a, b)
 
 
 def sub(a: Tree, b: Tree) -> Tree:
     """a - b"""
-    return jax.tree.map(jnp.subtract, a, b)
+    return jax.tree.map(operator.sub, a, b)
 
 
 def scale(c: Scalar, a: Tree) -> Tree:
@@ -57,7 +71,7 @@ def where(condition: Scalar, a: Tree, b: Tree) -> Tree:
 
 def dot(a: Tree, b: Tree) -> Scalar:
     """<a, b>"""
-    products = jax.tree.map(lambda x, y: jnp.sum(x * y), a, b)
+    products = jax.tree.map(lambda x, y: (x * y).sum(), a, b)
     return functools.reduce(operator.add, jax.tree.leaves(products))
 
 
@@ -69,6 +83,11 @@ def sqnorm(a: Tree) -> Scalar:
 def sqdist(a: Tree, b: Tree) -> Scalar:
     """‖a - b‖²"""
     return sqnorm(sub(a, b))
+
+
+def clipped(a: Tree, limit: float) -> Tree:
+    """a min(1, limit/‖a‖)"""
+    return scale(limit / (sqnorm(a) ** 0.5).clip(min=limit), a)
 
 
 def size(a: Tree) -> int:

@@ -226,6 +226,7 @@ def test_server_optimisers_reach_fedavgs_point():
     problem = Quadratics()
     for algorithm in (
         fedbc.FedAvgM(lr=0.1, server_momentum=0.5),
+        fedbc.FedAdagrad(lr=0.1, server_lr=4.0, adaptivity=1.0),
         fedbc.FedAdam(lr=0.1, server_lr=2.0, adaptivity=1.0),
         fedbc.FedYogi(lr=0.1, server_lr=2.0, adaptivity=1.0),
     ):

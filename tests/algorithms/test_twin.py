@@ -4,10 +4,11 @@ import jax
 import numpy as np
 import pytest
 from problems import small_federation, x64
-from twin import TWINS, World
+from twin import TWINS, Local, Scheduled, World
 
 import fedbc
 from fedbc.algorithms import ALGORITHMS
+from fedbc.simulation.amounts import canonical
 from fedbc.simulation.schedule import INIT, generator
 
 MODEL = fedbc.models.logistic(4, 3)
@@ -24,6 +25,7 @@ SETTINGS = {
     "fedadmm": {"lr": 0.1, "momentum": 0.5, "rho": 0.7},
     "feddyn": {"lr": 0.1, "momentum": 0.5, "penalty": 0.6},
     "fedavgm": {"lr": 0.1, "momentum": 0.5, "server_lr": 0.7, "server_momentum": 0.6},
+    "fedadagrad": {"lr": 0.1, "momentum": 0.5, "server_lr": 0.2, "server_momentum": 0.3, "adaptivity": 0.1},
     "fedadam": {"lr": 0.1, "momentum": 0.5, "server_lr": 0.2, "second_momentum": 0.9, "adaptivity": 0.1},
     "fedyogi": {"lr": 0.1, "momentum": 0.5, "server_lr": 0.2, "second_momentum": 0.9, "adaptivity": 0.1},
     "perfedavg": {"lr": 0.1, "momentum": 0.5, "inner_lr": 0.2},
@@ -34,9 +36,14 @@ SETTINGS = {
 }
 BRANCHES = [
     ("fedbc", {"start": "local"}),
+    ("fedbc", {"server": "all", "start": "local"}),
+    ("perfedbc", {"server": "all", "tolerance": 0.05}),
     ("fedbc", {"tolerance": 0.05}),
     ("fedbc", {"tolerance": (0.0, 0.1, 0.2, 0.3, 0.4), "start": "local"}),
     ("fedbc", {"lambda_min": 0.1, "lambda_max": 0.25, "multiplier": 0.2}),
+    ("fedbc", {"bounds": "theory"}),
+    ("fedbc", {"bounds": "theory", "start": "local", "tolerance": 0.05}),
+    ("perfedbc", {"bounds": "theory"}),
     ("fedbc", {"tolerance": 100.0}),  # every multiplier stays 0: the plain mean
     ("perfedbc", {"inner_steps": 3, "start": "local", "multiplier": 0.5}),
     ("fedavg", {"weights": "uniform"}),
@@ -73,14 +80,18 @@ def relative(found, wanted):
     return np.linalg.norm(np.asarray(found, float) - wanted) / max(np.linalg.norm(wanted), 1e-30)
 
 
-def assert_equal_to_twin(name, setting, run, tolerance):
+def assert_equal_to_twin(name, setting, run, tolerance, chosen=None, local=None):
+    """`chosen` are arguments of the run about its local steps, `local` the same for the twin."""
     algorithm = ALGORITHMS[name](**{**SETTINGS[name], **setting})
     federation = small_federation()
-    result = fedbc.simulate(algorithm, MODEL, federation, evaluate=(), **run)
+    result = fedbc.simulate(algorithm, MODEL, federation, evaluate=(), **{**run, **(chosen or {})})
     data = [federation.train.of(i) for i in range(federation.devices)]
     initial = MODEL.init(jax.random.key(int(generator(run["seed"], INIT).integers(2**31))))
-    world = World([(np.c_[x.astype(float), np.ones(len(y))], y) for x, y in data], matrix(initial), **run)
-    wanted = TWINS[name](algorithm, world)
+    given = {**run, **(chosen or {})}
+    drawn = {name: given.get(name) and canonical(name, given[name]) for name in ("epochs", "steps")}
+    pairs = [(np.c_[x.astype(float), np.ones(len(y))], y) for x, y in data]
+    world = World(pairs, matrix(initial), local=local or Local(), **{**run, **drawn})
+    wanted = TWINS[name](Scheduled(algorithm, world), world)
 
     assert relative(matrix(initial), wanted.z) > 1e-3, "nothing moved: the comparison would prove nothing"
     assert relative(matrix(result.global_model), wanted.z) < tolerance

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import numpy as np
 
 from fedbc.simulation.schedule import Batching, sample_devices
@@ -52,6 +53,18 @@ def hessian_times(w: Matrix, batch: Batch, direction: Matrix) -> Matrix:
     return x.T @ (p * (moved - (p * moved).sum(axis=1, keepdims=True))) / len(y)
 
 
+def curvature(w: Matrix, batch: Batch, turns: int = 20) -> float:
+    """The largest eigenvalue of the Hessian, by power iteration from FedBC's start vector, which is a draw, too."""
+    keys = jax.random.split(jax.random.key(0), 2)
+    bias, weights = (
+        np.asarray(jax.random.normal(k, s), float) for k, s in zip(keys, (w[-1].shape, w[:-1].shape), strict=True)
+    )
+    v = np.concatenate([weights, bias[None]])
+    for _ in range(turns):
+        v = hessian_times(w, batch, v / np.linalg.norm(v))
+    return float(np.linalg.norm(v))
+
+
 # --- the federation and its draws -------------------------------------------------------------------------------------
 
 
@@ -62,10 +75,15 @@ class World:
     data: list[Batch]
     initial: Matrix
     rounds: int
-    epochs: int
+    epochs: Any
     batch_size: int | None
     sample: int | None
     seed: int
+    local: "Local"
+    steps: Any = None
+    now: int = 0
+    at: tuple[int, int] = (-1, 0)
+    """the device that is at work, and how many models it has trained in this round"""
 
     @property
     def n(self) -> list[int]:
@@ -73,17 +91,25 @@ class World:
 
     def schedule(self) -> Iterator[tuple[int, list[int]]]:
         for t in range(1, self.rounds + 1):
+            self.now = t
             yield t, [int(i) for i in sample_devices(self.seed, t, len(self.data), self.sample)]
 
     def batches(self, t: int, i: int, a_step: int = 1) -> list[Any]:
         """Device i's batches in round t, one a step; for a_step = 2, pairs of them."""
         x, y = self.data[i]
+        self.at = (i, 0)
         if self.batch_size is None:
-            flat = [(x, y)] * (self.epochs * a_step)
+            amount = Batching(None, self.epochs, a_step, self.steps).amounts(self.seed, t, np.asarray([i]))
+            flat = [(x, y)] * (int(amount[0]) * a_step)
         else:
-            table = Batching(self.batch_size, self.epochs, a_step).table(self.seed, t, i, len(y))
+            table = Batching(self.batch_size, self.epochs, a_step, self.steps).table(self.seed, t, i, len(y))
             flat = [(x[rows[rows >= 0]], y[rows[rows >= 0]]) for rows in table]
         return flat if a_step == 1 else list(zip(flat[::2], flat[1::2], strict=True))
+
+    def place(self) -> tuple[int, int]:
+        i, number = self.at
+        self.at = (i, number + 1)
+        return i, number
 
 
 @dataclass
@@ -94,13 +120,72 @@ class Outcome:
     tolerance: dict[int, float] = field(default_factory=dict)
 
 
-def walk(w: Matrix, batches: list[Batch], lr: float, momentum: float, extra: Callable = lambda w: 0.0) -> Matrix:
-    """SGD with momentum on the batches; `extra(w)` is added to the gradient."""
-    v = np.zeros_like(w)
-    for batch in batches:
-        v = momentum * v + gradient(w, batch) + extra(w)
-        w = w - lr * v
+@dataclass
+class Local:
+    """What a run may choose of the local steps."""
+
+    clip: float = math.inf
+    weight_decay: float = 0.0
+    adam: bool = False
+    keep: bool = False
+    factor: Callable[[int], float] = lambda t: 1.0
+    """of the local rates, from the number of rounds before"""
+    dual_factor: Callable[[int], float] = lambda t: 1.0
+    project: Callable[[Matrix], Matrix] = lambda w: w
+    epsilon: float | None = None
+    every: int = 1
+    kept: dict[Any, Any] = field(default_factory=dict)
+    """what the optimizers remember, by device and number of the model that it trains"""
+
+
+class Steps:
+    """One model's descent on one device in one round."""
+
+    def __init__(self, world: "World", w: Matrix) -> None:
+        self.local, self.place = world.local, world.place()
+        rest = (np.zeros_like(w), np.zeros_like(w), 0)
+        self.m, self.v, self.k = self.local.kept.get(self.place, rest) if self.local.keep else rest
+
+    def move(self, w: Matrix, own: Matrix, extra: Any, lr: float, momentum: float) -> Matrix:
+        """One step along the gradient of f_i, `own`, and what the method adds to it."""
+        g = own * min(1.0, self.local.clip / np.sqrt((own**2).sum())) + self.local.weight_decay * w + extra
+        self.k += 1
+        if self.local.adam:
+            self.m, self.v = 0.9 * self.m + 0.1 * g, 0.999 * self.v + 0.001 * g**2
+            move = self.m / (1 - 0.9**self.k) / (np.sqrt(self.v / (1 - 0.999**self.k)) + 1e-8)
+        else:
+            move = self.m = momentum * self.m + g
+        self.local.kept[self.place] = (self.m, self.v, self.k)
+        return self.local.project(w - lr * move)
+
+
+def walk(
+    world: "World", w: Matrix, batches: list[Batch], lr: float, momentum: float, extra: Callable = lambda w: 0.0
+) -> Matrix:
+    """The local steps on the batches, or until the residual is small; `extra(w)` is added to the gradient."""
+    steps, local = Steps(world, w), world.local
+    everything = world.data[steps.place[0]]
+    for k, batch in enumerate(batches, 1):
+        w = steps.move(w, gradient(w, batch), extra(w), lr, momentum)
+        if local.epsilon is None or k % local.every:
+            continue
+        if ((gradient(w, everything) + local.weight_decay * w + extra(w)) ** 2).sum() <= local.epsilon:
+            del batches[k:]  # those who ask for the number of steps get those that were taken
+            break
     return w
+
+
+class Scheduled:
+    """Hyper-parameters, the rates being those of the round."""
+
+    def __init__(self, h: Any, world: "World") -> None:
+        self.h, self.world = h, world
+
+    def __getattr__(self, name: str) -> Any:
+        value, before = getattr(self.h, name), self.world.now - 1
+        if name in ("lr", "personal_lr"):
+            return value * self.world.local.factor(before)
+        return value * self.world.local.dual_factor(before) if name == "dual_lr" else value
 
 
 def mean(things: list[Matrix], weights: list[float] | None = None) -> Matrix:
@@ -123,7 +208,7 @@ def fedavg_like(h: Any, world: World, server_step: Callable[[Matrix, Matrix], Ma
     z, x = world.initial, {}
     for t, sampled in world.schedule():
         for i in sampled:
-            x[i] = walk(z, world.batches(t, i), h.lr, h.momentum, lambda w, z=z: mu * (w - z))
+            x[i] = walk(world, z, world.batches(t, i), h.lr, h.momentum, lambda w, z=z: mu * (w - z))
         z = server_step(z, mean([x[i] for i in sampled], server_weights(h, world, sampled)))
     return Outcome(z, x)
 
@@ -150,16 +235,15 @@ def fedavgm(h: Any, world: World) -> Outcome:
     return fedavg_like(h, world, step)
 
 
-@twin("fedadam")
-def fedadam(h: Any, world: World, yogi: bool = False) -> Outcome:
+def adaptive(h: Any, world: World, second_moment: Callable[[Matrix, Matrix], Matrix]) -> Outcome:
     m = np.zeros_like(world.initial)
     v = np.full_like(world.initial, h.adaptivity**2)
 
     def step(z: Matrix, average: Matrix) -> Matrix:
         nonlocal m, v
-        delta, b1, b2 = average - z, h.server_momentum, h.second_momentum
+        delta, b1 = average - z, h.server_momentum
         m = b1 * m + (1 - b1) * delta
-        v = v - (1 - b2) * delta**2 * np.sign(v - delta**2) if yogi else b2 * v + (1 - b2) * delta**2
+        v = second_moment(v, delta**2)
         return z + h.server_lr * m / (np.sqrt(v) + h.adaptivity)
 
     return fedavg_like(h, world, step)
@@ -167,18 +251,28 @@ def fedadam(h: Any, world: World, yogi: bool = False) -> Outcome:
 
 @twin("fedyogi")
 def fedyogi(h: Any, world: World) -> Outcome:
-    return fedadam(h, world, yogi=True)
+    return adaptive(h, world, lambda v, d: v - (1 - h.second_momentum) * d * np.sign(v - d))
+
+
+@twin("fedadam")
+def fedadam(h: Any, world: World) -> Outcome:
+    return adaptive(h, world, lambda v, d: h.second_momentum * v + (1 - h.second_momentum) * d)
+
+
+@twin("fedadagrad")
+def fedadagrad(h: Any, world: World) -> Outcome:
+    return adaptive(h, world, lambda v, d: v + d)
 
 
 @twin("qfedavg")
 def qfedavg(h: Any, world: World) -> Outcome:
     z, x = world.initial, {}
-    L = 1 / h.lr if h.lipschitz is None else h.lipschitz
     for t, sampled in world.schedule():
+        L = 1 / h.lr if h.lipschitz is None else h.lipschitz
         numerator, denominator = np.zeros_like(z), 0.0
         for i, weight in zip(sampled, server_weights(h, world, sampled), strict=True):
             F = loss(z, world.data[i])
-            x[i] = walk(z, world.batches(t, i), h.lr, h.momentum)
+            x[i] = walk(world, z, world.batches(t, i), h.lr, h.momentum)
             delta = L * (z - x[i])
             numerator = numerator + weight * F**h.q * delta
             denominator += weight * (h.q * F ** (h.q - 1) * (delta**2).sum() + L * F**h.q)
@@ -193,7 +287,7 @@ def scaffold(h: Any, world: World) -> Outcome:
     for t, sampled in world.schedule():
         for i in sampled:
             ci, batches = own.get(i, np.zeros_like(z)), world.batches(t, i)
-            x[i] = walk(z, batches, h.lr, h.momentum, lambda w, ci=ci, c=c: c - ci)
+            x[i] = walk(world, z, batches, h.lr, h.momentum, lambda w, ci=ci, c=c: c - ci)
             if h.option == "I":
                 own[i] = gradient(z, world.data[i])
             else:
@@ -215,7 +309,9 @@ def fedpd(h: Any, world: World) -> Outcome:
         for i in sampled:
             lam = dual.get(i, np.zeros_like(z))
             begin = x.get(i, z)
-            x[i] = walk(begin, world.batches(t, i), h.lr, h.momentum, lambda w, lam=lam, z=z: lam + (w - z) / h.eta)
+            x[i] = walk(
+                world, begin, world.batches(t, i), h.lr, h.momentum, lambda w, lam=lam, z=z: lam + (w - z) / h.eta
+            )
             dual[i] = lam + (x[i] - z) / h.eta
             x0[i] = x[i] + h.eta * dual[i]
         z = mean(list(x0.values()))
@@ -231,7 +327,8 @@ def fedadmm(h: Any, world: World) -> Outcome:
         change = np.zeros_like(z)
         for i in sampled:
             begin = x.get(i, z) if h.start == "local" else z
-            x[i] = walk(begin, world.batches(t, i), h.lr, h.momentum, lambda w, i=i, z=z: y[i] + h.rho * (w - z))
+            batches = world.batches(t, i)
+            x[i] = walk(world, begin, batches, h.lr, h.momentum, lambda w, i=i, z=z: y[i] + h.rho * (w - z))
             y[i] = y[i] + h.rho * (x[i] - z)
             new = x[i] + y[i] / h.rho
             change, augmented[i] = change + new - augmented[i], new
@@ -247,7 +344,7 @@ def feddyn(h: Any, world: World) -> Outcome:
     for t, sampled in world.schedule():
         for i in sampled:
             gi = g.get(i, np.zeros_like(z))
-            x[i] = walk(z, world.batches(t, i), h.lr, h.momentum, lambda w, gi=gi, z=z: h.penalty * (w - z) - gi)
+            x[i] = walk(world, z, world.batches(t, i), h.lr, h.momentum, lambda w, gi=gi, z=z: h.penalty * (w - z) - gi)
             g[i] = gi - h.penalty * (x[i] - z)
         memory = memory - h.penalty / N * sum(x[i] - z for i in sampled)
         z = mean([x[i] for i in sampled]) - (memory / h.penalty if h.penalty > 0 else 0)
@@ -258,27 +355,34 @@ def feddyn(h: Any, world: World) -> Outcome:
 
 
 def fedbc_like(h: Any, world: World, local: Callable[..., Matrix]) -> Outcome:
-    z, x, lam, gam = world.initial, {}, {}, {}
+    z, x, lam, gam, L = world.initial, {}, {}, {}, {}
     for t, sampled in world.schedule():
         for i in sampled:
             if i not in x:
                 fixed = h.tolerance[i] if isinstance(h.tolerance, tuple) else h.tolerance
                 x[i], lam[i], gam[i] = z, h.multiplier, 0.0 if fixed == "learned" else fixed
-            x[i] = local(t, i, z if h.start == "global" else x[i], z, lam[i])
+            start, (low, high) = z if h.start == "global" else x[i], (h.lambda_min, h.lambda_max)
+            if h.bounds == "theory":
+                first = world.batches(t, i)[0]
+                L[i] = max(L.get(i, 0.0), curvature(start, first))
+                low, high = 1 + L[i], 1 + L[i] + 0.99 * (1 + L[i]) / L[i]
+                lam[i] = min(max(lam[i], low), high)
+            x[i] = local(t, i, start, z, lam[i])
             distance = ((x[i] - z) ** 2).sum()
             old = lam[i]
-            lam[i] = min(max(old + h.dual_lr * (distance - gam[i]), h.lambda_min), h.lambda_max)
+            lam[i] = min(max(old + h.dual_lr * (distance - gam[i]), low), high)
             if h.tolerance == "learned":
                 gam[i] = gam[i] + h.dual_lr * old
-        weights = [lam[i] for i in sampled]
-        z = mean([x[i] for i in sampled], weights if sum(weights) > 0 else None)
+        counted = sorted(x) if h.server == "all" else sampled
+        weights = [lam[i] for i in counted]
+        z = mean([x[i] for i in counted], weights if sum(weights) > 0 else None)
     return Outcome(z, x, lam, gam)
 
 
 @twin("fedbc")
 def fedbc(h: Any, world: World) -> Outcome:
     def local(t: int, i: int, w: Matrix, z: Matrix, lam: float) -> Matrix:
-        return walk(w, world.batches(t, i), h.lr, h.momentum, lambda w: 2 * lam * (w - z))
+        return walk(world, w, world.batches(t, i), h.lr, h.momentum, lambda w: 2 * lam * (w - z))
 
     return fedbc_like(h, world, local)
 
@@ -286,13 +390,13 @@ def fedbc(h: Any, world: World) -> Outcome:
 @twin("perfedbc")
 def perfedbc(h: Any, world: World) -> Outcome:
     def local(t: int, i: int, w: Matrix, z: Matrix, lam: float) -> Matrix:
-        v = np.zeros_like(w)
-        for first, second in world.batches(t, i, a_step=2):
+        batches = world.batches(t, i, a_step=2)
+        steps = Steps(world, w)
+        for first, second in batches:
             u = w
             for _ in range(h.inner_steps):
                 u = u - h.inner_lr * (gradient(u, first) + 2 * lam * (u - z))
-            v = h.momentum * v + gradient(u, second)
-            w = w - h.lr * v
+            w = steps.move(w, gradient(u, second), 0.0, h.lr, h.momentum)
         return w
 
     return fedbc_like(h, world, local)
@@ -303,16 +407,16 @@ def perfedavg(h: Any, world: World) -> Outcome:
     z, x = world.initial, {}
     for t, sampled in world.schedule():
         for i in sampled:
-            w, v = z, np.zeros_like(z)
-            for first, second in world.batches(t, i, a_step=2):
+            w, batches = z, world.batches(t, i, a_step=2)
+            steps = Steps(world, w)
+            for first, second in batches:
                 d = gradient(w - h.inner_lr * gradient(w, first), second)
                 if h.order == "exact":
                     d = d - h.inner_lr * hessian_times(w, first, d)
                 elif h.order == "hessian_free":
                     ahead, behind = gradient(w + h.probe * d, first), gradient(w - h.probe * d, first)
                     d = d - h.inner_lr * (ahead - behind) / (2 * h.probe)
-                v = h.momentum * v + d
-                w = w - h.lr * v
+                w = steps.move(w, d, 0.0, h.lr, h.momentum)
             x[i] = w
         z = mean([x[i] for i in sampled], server_weights(h, world, sampled))
     return Outcome(z, x)
@@ -343,7 +447,7 @@ def l2gd(h: Any, world: World) -> Outcome:
             batches, xi = world.batches(t, i), x.get(i, z)
             time = h.lr * math.fsum((1 - h.momentum**k) / (1 - h.momentum) for k in range(1, len(batches) + 1))
             w = (xi + time * h.penalty * z) / (1 + time * h.penalty)  # solves w = xi - time penalty (w - z)
-            x[i] = walk(w, batches, h.lr, h.momentum)
+            x[i] = walk(world, w, batches, h.lr, h.momentum)
         z = mean(list(x.values()))
     return Outcome(z, x)
 
@@ -355,9 +459,9 @@ def ditto(h: Any, world: World) -> Outcome:
         ends = []
         for i in sampled:
             batches = world.batches(t, i)
-            ends.append(walk(z, batches, h.lr, h.momentum))
+            ends.append(walk(world, z, batches, h.lr, h.momentum))
             v = personal.get(i, z)
-            personal[i] = walk(v, batches, h.personal_lr, h.momentum, lambda v, z=z: h.penalty * (v - z))
+            personal[i] = walk(world, v, batches, h.personal_lr, h.momentum, lambda v, z=z: h.penalty * (v - z))
         z = mean(ends, server_weights(h, world, sampled))
     return Outcome(z, personal)
 
@@ -367,6 +471,6 @@ def localonly(h: Any, world: World) -> Outcome:
     z, x = world.initial, {}
     for t, sampled in world.schedule():
         for i in sampled:
-            x[i] = walk(x.get(i, world.initial), world.batches(t, i), h.lr, h.momentum)
+            x[i] = walk(world, x.get(i, world.initial), world.batches(t, i), h.lr, h.momentum)
         z = mean(list(x.values()))
     return Outcome(z, x)

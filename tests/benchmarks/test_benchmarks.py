@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +53,32 @@ def test_growth_measures_and_draws(measured):
     assert all(p["peak_memory"]["after_rounds"] > 0 for points in growth["series"].values() for p in points)
     assert growth["state_bytes"]["fedbc"]["logistic"] == 4 * (610 + 2)  # x, lambda and gamma
     assert {p.name for p in (measured / "plots").iterdir()} == {"sampled.png"}
+
+
+def test_a_network_of_ones_own_is_measured(tmp_path):
+    out, page = tmp_path / "results.json", tmp_path / "page.md"
+    run("run", "--workloads=dense", "--contestants=fedbc:FedAvg", "--rounds=1", f"--out={out}", f"--cache={tmp_path}")
+    run("report", f"--results={out}", f"--page={page}")
+    (record,) = json.loads(out.read_text())["own_networks"]["dense"]["contestants"]["fedbc"].values()
+    assert record["evaluate"][-1]["accuracy"] > 0.5
+    (row,) = [line for line in page.read_text().splitlines() if line.startswith("| MLP 100")]
+    assert "not measured" in row  # nobody to be compared with
+
+
+@pytest.mark.parametrize("name", ["gru", "transformer", "mcmahan", "resnet", "separable"])
+def test_own_networks_are_the_same_in_pytorch(name, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    import torch
+
+    from benchmarks import networks
+    from benchmarks.workers import torch_models
+
+    model, data = networks.network(name), networks.made_up(name, devices=1, examples=4)
+    peer = torch_models.build(name, networks.named(model))
+    ours = model.outputs(model.init(jax.random.key(0)), data.train.x)
+    with torch.no_grad():
+        theirs = peer(torch_models.inputs(name, data.train.x)).numpy()
+    np.testing.assert_allclose(theirs, ours, atol=2e-5)
 
 
 def test_the_tuning_grid_is_the_papers(measured, monkeypatch):

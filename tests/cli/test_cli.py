@@ -6,6 +6,8 @@ import pytest
 
 import fedbc
 from fedbc.cli import main
+from fedbc.cli.options import FLAGS
+from fedbc.runs import CATALOG
 
 QUICK = ["--devices", "4", "--sample", "2", "--rounds", "2"]
 
@@ -39,6 +41,7 @@ def test_run_show_and_files(cli, tmp_path):
         "dual_lr": 0.01,
         "momentum": 0.5,
         "tolerance": "learned",
+        "server": "sampled",
         "start": "global",
         "lambda_min": 0.0,
         "lambda_max": "inf",
@@ -100,10 +103,37 @@ def test_list_and_help(cli):
         assert name in out
     listed = json.loads(cli("list", "--json")[1])
     assert listed["algorithm"]["fedbc"].startswith("Federated learning beyond consensus")
-    code, out, _ = cli("run", "--help")
+    code, out, _ = cli("run", "--help", "fedbc")
     assert code == 0
     for word in ("--dual-lr", "alpha", "gamma", "--lambda-max", "beta", "--tolerance", "lr_lambda"):
         assert word in out
+
+
+def test_help_fits_two_screens_and_tells_the_rest_by_name(cli):
+    """What is a method's, a data set's or a model's own is told when one asks for it."""
+    code, out, _ = cli("run", "--help")
+    assert code == 0
+    assert len(out.splitlines()) <= 100
+    assert "VALUE " not in out
+    for word in ("--rounds INTEGER", "--sample INTEGER|none", "--help [NAME]", "pfedme", "shakespeare", "lstm"):
+        assert word in out
+    assert "--tolerance" not in out.split("Options:")[1]
+    assert "--devices INTEGER" in cli("data", "show", "--help", "synthetic")[1]
+    assert "one lane by lane" not in out
+    assert "lane by lane" in " ".join(cli("run", "--help", "run")[1].split())
+    code, _, err = cli("run", "--help", "fedbx")
+    assert code == 2
+    assert "did you mean 'fedbc'?" in err
+
+
+def test_every_option_is_told_by_the_name_it_belongs_to(cli):
+    for part in ("algorithm", "data", "model"):
+        for name, entry in CATALOG[part].items():
+            told = cli("run", "--help", name)[1]
+            for flag in FLAGS:
+                if flag.part == part and name in flag.owners:
+                    assert f"{flag.spelling} " in told or f"{flag.spelling}\n" in told, (name, flag.spelling)
+            assert entry.summary.split()[0] in told
 
 
 def test_data_show_draws_the_partition(cli, tmp_path):
@@ -155,7 +185,7 @@ BAD = [
     (["run", "--lanes", "0"], "lanes=0 is not accepted", ">= 1"),
     (["run", "--devices", "0"], "devices=0 is not accepted", ">= 1"),
     (["run", "--alpha", "-0.5"], "alpha=-0.5 is not accepted", ">= 0"),
-    (["run", "--model-features", "7"], "model logistic(7, 10) does not take examples of shape (60,)", ""),
+    (["run", "--model-features", "7"], "logistic takes examples of shape (7,), not (60,)", "set features"),
     (["run", "--model-classes", "9"], "has 9 outputs", "10 classes"),
     (["run", "--checkpoint-every", "0"], "checkpoint_every=0 is not accepted", ">= 1"),
     (["run", "--config", "absent.toml"], "config='absent.toml' does not exist", ""),

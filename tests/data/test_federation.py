@@ -40,8 +40,31 @@ BAD = {
     "Inf": (([pair()], [(np.array([[np.inf, 0]]), [0])]), "test[0] has NaN or Inf in x (row 0"),
     "NaN target": (([(np.ones((1, 1)), [np.nan])], [(np.ones((1, 1)), [0.0])]), "train[0] has NaN or Inf in y"),
     "negative label": (([pair(label=-1)], [pair()]), "train[0] has label -1"),
-    "text": (([(np.array([["a"]], object), [1])], [pair()]), "train[0] is not made of numbers"),
+    "text": (([(np.array([["a"]], object), [1])], [pair()]), "the examples of train[0] are objects"),
+    "text labels": (([(np.ones((1, 2)), ["a"])], [pair()]), "the labels of train[0] are text: number the classes"),
+    "labels of mixed type": (([(np.ones((2, 2)), np.array(["a", None]))], [pair()]), "labels of train[0] are text"),
+    "complex": (([(np.ones((1, 2)) * 1j, [1])], [pair()]), "the examples of train[0] are complex numbers"),
+    "dates": (([(np.array([["2020-01-01"]], "M8[D]"), [1])], [pair()]), "the examples of train[0] are dates"),
+    "ragged": (([([[1, 2], [3]], [1, 2])], [pair()]), "the examples of train[0] cannot be made an array"),
+    "too large a whole number": (([(np.array([[2**40]]), [1])], [pair()]), "do not fit into int32"),
+    "too large a number": (([(np.array([[1e300]]), [1])], [pair()]), "beyond the range of float32"),
+    "fractions in the test labels": (([pair()], [(np.ones((1, 2)), [0.5])]), "train labels are int64 but test labels"),
+    "fractions on one device": (
+        ([pair(), (np.ones((1, 2)), [0.5])], [pair(), pair()]),
+        "train[1] has labels of floating",
+    ),
+    "labels of other shape": (
+        ([pair()], [(np.ones((1, 2)), [[1]])]),
+        "train labels have shape () but test labels (1,)",
+    ),
 }
+
+
+def test_true_and_false_are_classes():
+    both = [(np.ones((2, 1)), np.array([True, False]))]
+    fed = federation(both, both)
+    assert fed.classes == 2
+    assert fed.train.y.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -21,7 +21,7 @@ def test_a_picture_is_written_in_the_format_of_its_name(tmp_path: Path, name: st
 def test_the_picture_says_what_it_shows(tmp_path: Path) -> None:
     y = np.repeat([0, 1], 1000)
     parts = partition.power_law(y, 3, 1, 2.0)
-    made = from_partition(np.zeros((2000, 1)), y, parts, name="coins", facts={"labels": ["heads", "tails"]})
+    made = from_partition(np.zeros((2000, 1)), y, parts, name="coins", class_names=("heads", "tails"))
     # Text as text, so that it can be looked for.
     import matplotlib
 

@@ -103,7 +103,6 @@ class Loopback:
             "FLWR_HOME": str(self.app / "flwr"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
             "PORT": str(self.port),
         }
 
@@ -156,17 +155,15 @@ class Loopback:
         self.exec = self.start("superexec", "./superexec.sh")
         return self.exec
 
-    def register(self, *devices) -> None:
-        """Register the devices' public keys, all at once: each command takes seconds to start."""
-        commands = [f"flwr supernode register keys/device-{device}.pub" for device in devices]
-        self.shell(" & ".join(commands) + " & wait")
+    def register(self) -> None:
+        """Register the devices' public keys."""
+        self.shell("fedbc deploy register")
 
     def supernode(self, device, *, node_config="", name=None) -> Process:
         return self.start(
             name or f"device-{device}",
             "./supernode.sh",
             device,
-            NODE_PORT=str(free_port()),
             NODE_CONFIG=node_config,
         )
 

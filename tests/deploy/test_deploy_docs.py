@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import jax
@@ -11,6 +12,7 @@ from loopback import ROOT, Loopback, free_port, until
 
 import fedbc
 from fedbc.algorithms import ALGORITHMS
+from fedbc.flower.superlink import check_folder
 
 PAGE = (ROOT / "docs" / "deploy.md").read_text()
 
@@ -39,19 +41,20 @@ class Reader(Loopback):
         variable, name, device = script.groups()
         env = dict([variable.split("=")] if variable else [])
         env |= {name: "" for name in self.env if name.startswith("FLWR_")}  # the scripts set them
+        machine = f"device-{device}" if device else "server"
+        folder = self.machine(machine) if block.startswith("cd ") else self.app
         if name == "superlink":
-            self.link = self.listening(self.start(name, "./superlink.sh", folder=self.app, **env))
+            self.link = self.listening(self.start(name, "./superlink.sh", folder=folder, **env))
         elif name == "superexec":
-            self.exec = self.start(name, "./superexec.sh", folder=self.app, **env)
+            self.exec = self.start(name, "./superexec.sh", folder=folder, **env)
         else:
-            folder = self.device_folder(int(device)) if block.startswith("cd ") else self.app
-            env |= {"NODE_PORT": str(free_port()), "SUPERLINK": f"127.0.0.1:{self.port}"}
-            self.start(f"device-{device}", "./supernode.sh", device, folder=folder, **env)
+            env["SUPERLINK"] = f"127.0.0.1:{self.port}"
+            self.start(machine, "./supernode.sh", device, folder=folder, **env)
             self.devices += 1
         return ""
 
-    def device_folder(self, device):
-        return self.folder / f"device-{device}.example.org" / "my-federation"
+    def machine(self, name):
+        return self.folder / f"{name}.example.org" / "my-federation"
 
     def _type_lines(self, block):
         if "pip install" in block:
@@ -148,7 +151,7 @@ def test_one_machine(tmp_path, subtests, real_data):
 
         with subtests.test("telemetry is off"):
             for process in loop.processes[:5]:
-                (running,) = process.members("flower-super")[:1]
+                (running,) = process.members("\0deploy\0")[:1]
                 variables = Path(f"/proc/{running}/environ").read_bytes().split(b"\0")
                 assert b"FLWR_TELEMETRY_ENABLED=0" in variables
 
@@ -174,22 +177,51 @@ def test_three_machines(tmp_path, subtests):
         loop.replaced |= {
             "server.example.org:8000": f"localhost:{loop.port}",
             "HOST=0.0.0.0": "HOST=127.0.0.1",
+            "ssh -N -L 8000:127.0.0.1:8000 you@server.example.org": "true",
             "flwr run . --stream": "flwr run . --stream --run-config 'run.evaluate-every=1'",
         }
-        for device in range(3):
-            loop.device_folder(device).parent.mkdir()
-            there = loop.device_folder(device)
-            loop.replaced[f"scp -r devices/{device} you@device-{device}.example.org:my-federation"] = (
-                f"cp -r devices/{device} {shlex.quote(str(there))}"
-            )
+        for name in ("server", *(f"device-{device}" for device in range(3))):
+            loop.machine(name).parent.mkdir()
+            copied = f"cp -r machines/{name} {shlex.quote(str(loop.machine(name)))}"
+            loop.replaced[f"scp -r machines/{name} you@{name}.example.org:my-federation"] = copied
         said = [loop.type(block) for block in blocks("Three machines")]
         assert "round 1 done: global_accuracy" in said[-1]
         with subtests.test("a device holds its own key and state, and no other"):
             for device in range(3):
-                files = {p.name for p in loop.device_folder(device).joinpath("keys").iterdir()}
+                machine = loop.machine(f"device-{device}")
+                files = {p.name for p in machine.joinpath("keys").iterdir()}
                 assert files == {"ca.crt", f"device-{device}"}
-                assert [p.name for p in loop.device_folder(device).glob("state/*/*")] == [f"device-{device}"]
-            assert not list(loop.app.glob("state/*/device-*"))
+                assert [p.name for p in machine.glob("state/*/*") if p.is_dir()] == [f"device-{device}"]
+        with subtests.test("the server holds no key but its own"):
+            server = loop.machine("server")
+            public = {f"device-{device}.pub" for device in range(3)}
+            wanted = {"ca.crt", "server.crt", "server.key", "superexec.secret", *public}
+            assert {p.name for p in server.joinpath("keys").iterdir()} == wanted
+            assert not list(server.glob("state/*/device-*"))
+            assert (server / "runs" / "my-federation" / "summary.json").exists()
+            check_folder(server / "keys")
+            with pytest.raises(fedbc.InputError, match=r"has ca\.key, device-0, device-1, \.\.\.: keys"):
+                check_folder(loop.app / "keys")
+        with subtests.test("doctor and status, on both sides"):
+            well = loop.shell("fedbc deploy doctor", folder=server)
+            assert "WRONG" not in well
+            assert "all 3 devices are registered" in well
+            assert "3 of 3 devices are connected" in well
+            device = loop.shell("fedbc deploy doctor", folder=loop.machine("device-1"))
+            assert re.search(r"well   device-1 is connected, as node \d+", device)
+            assert re.search(r"well   this machine's clock and the server's differ by [01] s", device)
+            assert "3 of 3 devices online: 0, 1, 2" in loop.shell("fedbc deploy status", folder=server)
+        with subtests.test("a revoked key is refused, and a new one takes its place"):
+            done = loop.shell("fedbc deploy revoke 1")
+            assert "is refused from now on" in done
+            revoked = next(process for process in loop.processes if process.log.stem == "device-1")
+            until(lambda: "its key is not registered, or was revoked" in revoked.text, 60, "word of the refusal")
+            assert "2 of 2 devices online: 0, 2" in loop.shell("fedbc deploy status")
+            loop.shell("fedbc deploy keys keys --devices 3 && fedbc deploy register")
+            shutil.copy(loop.app / "keys" / "device-1", loop.machine("device-1") / "keys" / "device-1")
+            revoked.end()
+            loop.start("device-1-anew", "./supernode.sh", 1, folder=loop.machine("device-1"))
+            until(lambda: "3 of 3 devices online" in loop.shell("fedbc deploy status"), 60, "return of device 1")
 
 
 def test_the_commands_refuse_what_they_cannot_do(tmp_path, capsys):
@@ -208,7 +240,8 @@ def test_the_commands_refuse_what_they_cannot_do(tmp_path, capsys):
     )
     assert fails("deploy", "init", tmp_path / "x", "--algorithm", "fedb")[1].endswith("did you mean 'fedbc'?\n")
     assert "begin it with a letter" in fails("deploy", "init", tmp_path / "7")[1]
-    assert "give host:port" in fails("deploy", "init", tmp_path / "y", "--address", "here")[1]
+    for bad in ("here", "$(touch x):8000", "a;b:8000", "`id`:1", 'a"b:1', "host:99999", "-x:1", "a b:1"):
+        assert "give host:port" in fails("deploy", "init", tmp_path / "y", "--address", bad)[1], bad
     assert "host='a b'" in fails("deploy", "keys", tmp_path / "k", "--host", "a b")[1]
 
 
@@ -224,7 +257,7 @@ def test_keys_are_kept_private_and_never_overwritten(tmp_path):
         private = file.suffix not in (".crt", ".pub")
         assert file.stat().st_mode & 0o777 == (0o600 if private else 0o644), file
     assert (folder / "device-0").read_text().startswith("-----BEGIN OPENSSH PRIVATE KEY-----")
-    assert (folder / "device-0.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
+    assert (folder / "device-0.pub").read_text().startswith("ecdsa-sha2-nistp256 ")
     before = {file: file.read_bytes() for file in made}
     assert {f.name for f in make_keys(folder, devices=3)} == {"device-2", "device-2.pub"}
     assert {file: file.read_bytes() for file in made} == before

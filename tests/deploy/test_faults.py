@@ -1,9 +1,13 @@
 """Faults, with real processes: devices that die, lie or dawdle; servers that are killed; too few devices."""
 
 import contextlib
+import json
 import os
 import re
 import signal
+import sqlite3
+import subprocess
+import sys
 import time
 import tomllib
 from pathlib import Path
@@ -12,13 +16,16 @@ import jax
 import numpy as np
 from flwr.app import Error, Message
 from inprocess import Small
-from loopback import ROOT, Loopback, free_port, slowness, until
+from loopback import ROOT, Loopback, slowness, until
+from needs import missing
+from test_guard import FORBIDDEN
 
 import fedbc
 from fedbc import storage
 from fedbc.errors import InputError
 
 BAD_APP = Path(__file__).parent / "bad_app"
+HOSTILE = Path(__file__).parent / "hostile.py"
 
 
 def global_model(folder):
@@ -32,23 +39,24 @@ def close(a, b, tolerance=1e-6):
 
 def test_devices_that_die_lie_or_dawdle(tmp_path, subtests):
     """Round 1: NaN. Round 2: wrong shapes, a late answer, a SIGKILL. Round 3: lambda out of bounds, a damaged state,
-    a second node for device 0, and the killed device is back.
+    a node that has the key of another device, and the killed device is back. In every round one more device, which does
+    not run this package, sends what it likes.
     """
     with Loopback(tmp_path) as loop:
-        loop.prepare(6)
+        loop.prepare(7)
         loop.superlink()
         loop.superexec()
-        loop.register(*range(6))
+        loop.register()
         loop.supernode(0)
         loop.supernode(1)
         stalled = tmp_path / "stalled"
         killed = loop.supernode(2, node_config=f'faults="good,stall,good" stalled="{stalled}"')
         loop.supernode(3, node_config='faults="nan,shapes,lambda"')
         loop.supernode(4, node_config='faults="good,late,good"')
-        until(lambda: loop.link.text.count("Activated node_id") == 5, 60, "five SuperNodes")
+        hostile = loop.start("hostile", sys.executable, HOSTILE, f"127.0.0.1:{loop.port}", "keys/device-5")
+        until(lambda: loop.link.text.count("Activated node_id") == 6, 60, "six nodes")
         out = "runs/bad"
-        # The SuperLink lets a node that was killed return after a minute; round 2 is still open then.
-        limit = round(90 * max(1, slowness() / 2))
+        limit = round(20 * max(1, slowness() / 2))
         run = loop.run(BAD_APP, run__round_seconds=limit)
         state = loop.app / "state"
 
@@ -58,10 +66,8 @@ def test_devices_that_die_lie_or_dawdle(tmp_path, subtests):
         loop.supernode(2, node_config='faults="good,good,good"', name="device-2-again")
         double = loop.start(
             "double-of-0",
-            "flower-supernode",
-            *("--superlink", f"127.0.0.1:{loop.port}", "--root-certificates", "keys/ca.crt"),
-            *("--auth-supernode-private-key", "keys/device-5", "--port", free_port()),
-            *("--node-config", f'partition-id=0 state-dir="{tmp_path / "double"}"'),
+            *("fedbc", "deploy", "node", "--device", 0, "--superlink", f"127.0.0.1:{loop.port}"),
+            *("--root-certificates", "keys/ca.crt", "--key", "keys/device-6", "--state-dir", tmp_path / "double"),
         )
         pending = until(lambda: pending_of(state, device=1, round=2), 60, "state of device 1 after round 2")
         pending.write_bytes(pending.read_bytes()[:-8] + b"damaged!")
@@ -73,8 +79,9 @@ def test_devices_that_die_lie_or_dawdle(tmp_path, subtests):
         rows = fedbc.load(loop.app / out).devices.set_index(["round", "device"])
 
         with subtests.test("the round closes with the rest, at its deadline"):
-            assert re.search(rf"round 2, device 2: node \d+ (did not answer within {limit} s|failed)", log)
-            assert "round 2: sum of 2 devices, without 2, 3, 4" in log
+            assert "round 2: sum of 2 devices, without 2, 3, 4, 5" in log
+        with subtests.test("the killed device tells so, and nobody waits for it"):
+            assert re.search(r"round 2, device 2: node \d+ failed \(the device was started anew while it worked", log)
         with subtests.test("the killed device returns with its state"):
             assert "device 2 lost its state" not in log
             before, after = rows.loc[1, 2], rows.loc[3, 2]
@@ -87,10 +94,18 @@ def test_devices_that_die_lie_or_dawdle(tmp_path, subtests):
             assert re.search(f"round 3: {named}lambda is 50, out of the bounds 0 to 1", log)
             assert re.search(rf"round 2, device 4: node \d+ did not answer within {limit} s", log)
             assert re.search(r"round 2, device 4: node \d+ answered too late, not used", log)
-        with subtests.test("a second node for a device is not used"):
-            assert re.search(r"node \d+ claims to be device 0, as node \d+ does: not used", log)
-            assert not (tmp_path / "double").exists()
-            assert "Receiving: train" not in double.text
+        with subtests.test("a node is the device whose key it has"):
+            assert re.search(r"node \d+ is device 6, the run has 0 to 5: not used", log)
+            assert not (tmp_path / "double").exists() or not list((tmp_path / "double").glob("*/device-*"))
+            assert "round " not in double.text
+        with subtests.test("what a hostile device sends is its own fault alone"):
+            named = r"device 5: node \d+"
+            assert re.search(
+                f"round 1, {named} is rejected: its ConfigRecord has \\d+ bytes where at most \\d+ are needed", log
+            )
+            assert re.search(f"round 2, {named} did not send all of its answer within {limit} s", log)
+            assert re.search(f"round 3, {named} is rejected: it is not a message with at most 1 records", log)
+            assert not hostile.ended, hostile.text
         with subtests.test("a damaged state is set aside and reported, the device starts anew"):
             assert re.search(r"device 1 lost its state of round 2 and started anew", log)
             assert list(state.glob("*/device-1/pending.set-aside-1.safetensors"))
@@ -119,7 +134,7 @@ def pending_of(state, *, device, round):
 
 def replayed(folder):
     """The same run without processes, in which the bad devices fail where they were left out."""
-    federation = fedbc.data.synthetic(devices=5, seed=1)
+    federation = fedbc.data.synthetic(devices=6, seed=1)
     config = tomllib.loads((BAD_APP / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     settings = {f"{table}__{key.replace('-', '_')}": v for table in config for key, v in config[table].items()}
     run = Small(
@@ -128,10 +143,10 @@ def replayed(folder):
         fedbc.models.logistic(60, 10),
         **settings | {"run__out": str(folder / "replay" / "run")},
     )
-    left_out = {(1, 3), (2, 2), (2, 3), (2, 4), (3, 3)}
+    left_out = {(1, 3), (1, 5), (2, 2), (2, 3), (2, 4), (2, 5), (3, 3), (3, 5)}
 
     def answer(order, work):
-        number, device = order.content["config"]["round"], order.content["config"]["device"]
+        number, device = order.content["fedbc"]["round"], order.content["fedbc"]["device"]
         if order.metadata.message_type == "train" and (number, device) in left_out:
             return [Message(Error(0, "left out"), reply_to=order)]
         if (number, device) == (3, 1):
@@ -142,6 +157,39 @@ def replayed(folder):
     for node in run.grid.nodes.values():
         node.answer = answer
     return run.run().global_model
+
+
+ASK = """
+import encodings.idna, http.client, json, os, ssl, sys
+port, *paths = sys.argv[1:]
+context = ssl.create_default_context(cadata=sys.stdin.read())
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+statuses = {}
+for path in paths:
+    link = http.client.HTTPSConnection("127.0.0.1", int(port), context=context, timeout=60)
+    link.request("POST", path, b"", {"content-type": "application/x-protobuf"})
+    statuses[path] = link.getresponse().status
+print(json.dumps(statuses))
+"""
+
+
+def asked_by_another_user(port, certificate):
+    """The statuses of every control and runtime route, asked by a user who is not the SuperLink's."""
+    if os.getuid() != 0:
+        missing("another user cannot be made without root", "FEDBC_REQUIRE_ROOT")
+    paths = [path for path in FORBIDDEN if path.startswith(("/v1/control/", "/v1/runtime/", "/docs"))]
+    done = subprocess.run(
+        [sys.executable, "-c", ASK, str(port), *paths],
+        input=certificate.read_text(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def test_servers_that_are_killed_and_too_few_devices(tmp_path, subtests):
@@ -160,7 +208,7 @@ def test_servers_that_are_killed_and_too_few_devices(tmp_path, subtests):
         loop.prepare(2)
         link = loop.superlink()
         loop.superexec()
-        loop.register(0, 1)
+        loop.register()
         loop.supernode(0)
         loop.supernode(1)
         loop.run(app, **config)
@@ -168,8 +216,18 @@ def test_servers_that_are_killed_and_too_few_devices(tmp_path, subtests):
         (server,) = until(lambda: loop.exec.members("flwr-serverapp"), 5, "ServerApp")
         os.kill(server, signal.SIGKILL)
 
+        with subtests.test("another user of this machine is refused, whatever is asked"):
+            statuses = asked_by_another_user(loop.port, loop.app / "keys" / "ca.crt")
+            assert set(statuses.values()) == {403}, statuses
+
         run = loop.run(app, **config)
         loop.hears(out, "goes on after round 1", 60)
+        # As when the server's disk is full: for longer than its database waits, nothing can be written.
+        with contextlib.closing(sqlite3.connect(loop.app / "state" / "superlink.db", timeout=60)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            until(lambda: " 503" in loop.link.text, 60, "error of the server")
+            time.sleep(3)
+            database.rollback()
         loop.hears(out, "round 2 done", 90)
         link.end(signal.SIGKILL)
         loop.superlink()

@@ -1,23 +1,22 @@
 """What passes for a message, and what does not."""
 
 import dataclasses
-import io
 
 import numpy as np
 import pytest
-from flwr.app import Array, ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
 import fedbc
 from fedbc.algorithms import ALGORITHMS
-from fedbc.flower import messages
-from fedbc.flower.messages import Answer, MessageError, Order, Shapes, Spec, from_arrays, from_config, layout, to_arrays
+from fedbc.flower import messages, packs
+from fedbc.flower.messages import Answer, MessageError, Order, Shapes, Spec, from_config, layout, unpack
 
-ORDER = Order("run-1", "fedbc", 0, 3, 1, 0, 7, 1, 20, "global")
+ORDER = Order("run-1", "fedbc", 0, 3, 1, 0, 7, 1, 20, "global", 600)
 ANSWER = Answer("run-1", 1, 0, 12, 0)
 WANTED = {"summand.w": Spec((2, 3), "float32"), "summand.n": Spec((), "float32")}
-GOOD = {"w": np.ones((2, 3), np.float32), "n": np.float32(1)}
+GOOD = {"summand.w": np.ones((2, 3), np.float32), "summand.n": np.asarray(1, np.float32)}
 
 
 def test_the_documented_names_of_fedbc():
@@ -34,7 +33,7 @@ def test_the_documented_names_of_fedbc():
 
 @pytest.mark.parametrize("record", [ORDER, ANSWER])
 def test_records_come_back(record):
-    assert from_config(type(record), messages.to_config(record)) == record
+    assert from_config(type(record), dataclasses.asdict(record)) == record
 
 
 @pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Order)])
@@ -62,53 +61,56 @@ def test_a_run_never_names_a_path(name):
 
 
 def test_arrays_come_back():
-    found = from_arrays(to_arrays(GOOD, "summand"), WANTED)
-    assert found["summand.w"].tolist() == GOOD["w"].tolist()
+    found = unpack(packs.pack(GOOD), WANTED)
+    assert found["summand.w"].tolist() == GOOD["summand.w"].tolist()
     assert found["summand.n"].shape == ()
 
 
-def npy(array) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=array.dtype == object)
-    return buffer.getvalue()
+def test_equal_arrays_are_sent_once():
+    z = np.arange(1000, dtype=np.float32)
+    once, twice = packs.pack({"a": z}), packs.pack({"a": z, "b": z.copy(), "c": -z})
+    assert len(twice) < 2 * len(once) + 200
+    wanted = {name: Spec((1000,), "float32") for name in "abc"}
+    found = unpack(twice, wanted)
+    assert found["b"].tolist() == z.tolist()
+    assert found["c"].tolist() == (-z).tolist()
+    assert packs.load(twice).keys() == wanted.keys()
 
 
 BAD = {
     "lacks 'summand.n'": lambda a: a.pop("summand.n"),
-    "which was not asked for": lambda a: a.update(more=Array(np.zeros(1))),
-    "is float64 of shape": lambda a: a.update({"summand.w": Array(np.ones((2, 3)))}),
-    r"shape \(3, 2\), not": lambda a: a.update({"summand.w": Array(np.ones((3, 2), np.float32))}),
-    "not finite": lambda a: a.update({"summand.n": Array(np.asarray(np.inf, np.float32))}),
-    "has values that are not finite": lambda a: a.update({"summand.n": Array(np.asarray(np.nan, np.float32))}),
-    "bytes where 24 are needed": lambda a: a.update(
-        {"summand.w": Array("float32", (2, 3), "numpy.ndarray", npy(np.ones(9999, np.float32)))}
-    ),
-    "against what it says": lambda a: a.update(
-        {"summand.w": Array("float32", (2, 3), "numpy.ndarray", npy(np.ones((3, 3), np.float32)))}
-    ),
-    "cannot be read": lambda a: a.update({"summand.w": Array("float32", (2, 3), "numpy.ndarray", b"nonsense")}),
-    "summand.n cannot be read": lambda a: a.update(
-        {"summand.n": Array("float32", (), "numpy.ndarray", npy(np.asarray({"a": "pickle"}, object)))}
-    ),
-    "summand.w cannot be read": lambda a: a.update(
-        {"summand.w": Array("float32", (2, 3), "pickle", npy(np.ones((2, 3), np.float32)))}
-    ),
+    "which was not asked for": lambda a: a.update(more=np.zeros(1)),
+    "is float64 of shape": lambda a: a.update({"summand.w": np.ones((2, 3))}),
+    r"shape \(3, 2\), not": lambda a: a.update({"summand.w": np.ones((3, 2), np.float32)}),
+    "summand.n has values that are not finite": lambda a: a.update({"summand.n": np.asarray(np.inf, np.float32)}),
+    "summand.w has values": lambda a: a.update({"summand.w": np.full((2, 3), np.nan, np.float32)}),
+    r"take \d+ bytes where at most": lambda a: a.update({"summand.w": np.ones(9999, np.float32)}),
 }
 
 
 @pytest.mark.parametrize("reason", BAD)
 def test_bad_arrays_are_refused(reason):
-    arrays = to_arrays(GOOD, "summand")
+    arrays = dict(GOOD)
     BAD[reason](arrays)
     with pytest.raises(MessageError, match=reason):
-        from_arrays(arrays, WANTED)
+        unpack(packs.pack(arrays), WANTED)
 
 
-@given(st.binary(max_size=300))
-def test_no_bytes_crash_the_reader(data):
-    arrays = to_arrays(GOOD, "summand") | {"summand.w": Array("float32", (2, 3), "numpy.ndarray", data)}
-    with pytest.raises(MessageError):
-        from_arrays(arrays, WANTED)
+@pytest.mark.parametrize(
+    ("same", "reason"),
+    [
+        ('{"summand.n": "summand.n"}', "stands for an array that is not there"),
+        ('{"summand.n": "summand.w"}', r"summand.n is float32 of shape \(2, 3\)"),
+        ("[1]", "cannot be read"),
+        ("[" * 2000, "cannot be read"),
+        ("not json", "cannot be read"),
+    ],
+)
+def test_a_pack_cannot_point_astray(same, reason):
+    from safetensors.numpy import save
+
+    with pytest.raises(MessageError, match=reason):
+        unpack(save({"summand.w": GOOD["summand.w"]}, {"same": same}), WANTED)
 
 
 @pytest.mark.parametrize(
@@ -124,9 +126,25 @@ def test_records_under_other_names_are_refused():
     from flwr.supercore.task_identity import TaskIdentity
 
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
-    strange = RecordDict({"config": messages.to_config(ORDER), "more": ConfigRecord({"x": 1})})
+    strange = RecordDict({"fedbc": ConfigRecord(dataclasses.asdict(ORDER)), "more": ConfigRecord({"x": 1})})
     with pytest.raises(MessageError, match="more"):
         messages.parts(Message(strange, 2, "train"))
+
+
+def test_large_arrays_go_in_several_records(monkeypatch):
+    from flwr.supercore.task_identity import TaskIdentity
+
+    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+    monkeypatch.setattr(messages, "CHUNK", 60)
+    pack = packs.pack(GOOD)
+    content = messages.content(ORDER, arrays=pack, metrics={"a": 1.5})
+    assert sorted(content) == ["fedbc", *(f"more-{n}" for n in range(1, -(-len(pack) // 60)))]
+    found = messages.parts(Message(content, 2, "train"))
+    assert (found.arrays, found.metrics) == (pack, {"a": 1.5})
+    assert from_config(Order, found.config) == ORDER
+    del content["more-1"]
+    with pytest.raises(MessageError, match="more-2"):
+        messages.parts(Message(content, 2, "train"))
 
 
 def test_every_algorithm_has_a_layout(tiny_model):

@@ -18,7 +18,7 @@ def federation(tmp_path_factory):
         loop.prepare(3)
         loop.superlink()
         loop.superexec()
-        loop.register(0, 1, 2)
+        loop.register()
         for device in range(3):
             loop.supernode(device)
         yield loop

@@ -18,7 +18,7 @@ from fedbc import storage
 from fedbc.flower.messages import MessageError, Order
 from fedbc.flower.state import DeviceState, read_state
 
-ORDER = Order("run-1", "fedbc", 0, 3, 1, 0, 7, 1, 20, "")
+ORDER = Order("run-1", "fedbc", 0, 3, 1, 0, 7, 1, 20, "", 600)
 LIKE = {"x": np.zeros(3, np.float32), "multiplier": np.zeros((), np.float32)}
 
 

@@ -1,20 +1,24 @@
 """The server's side without processes: what is taken, what is told to devices, what a checkpoint keeps."""
 
+import dataclasses
 import logging
 import socket
 import time
+from types import SimpleNamespace
 
 import httpx
 import jax
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Error, Message
+from flwr.app import Error, Message
 from flwr.superlink.grid.http_grid import HttpGrid
+from inprocess import public_key
 
 import fedbc
 from fedbc.errors import InputError
-from fedbc.flower import TooFewDevices, roster, strategy
-from fedbc.flower.server import finish, limit_retries
+from fedbc.flower import TooFewDevices, messages, packs, strategy
+from fedbc.flower.letters import be_patient
+from fedbc.flower.server import finish
 from fedbc.flower.settings import Deployment, algorithm_from
 
 
@@ -30,16 +34,22 @@ def equal(a, b):
 
 def changed(work, **arrays):
     reply = work()
-    kept = dict(reply.content["arrays"].items())
-    reply.content["arrays"] = ArrayRecord(kept | {n: Array(np.asarray(a, np.float32)) for n, a in arrays.items()})
+    record = reply.content["fedbc"]
+    record["arrays"] = packs.pack(
+        packs.load(record["arrays"]) | {n: np.asarray(a, np.float32) for n, a in arrays.items()}
+    )
     return reply
+
+
+def first_array(reply):
+    return next(iter(packs.load(reply.content["fedbc"]["arrays"])))
 
 
 def on(round, kind, honest, other):
     """An answer that is honest but in one round."""
 
     def answer(order, work):
-        mine = order.content["config"]["round"] == round and order.metadata.message_type == kind
+        mine = order.content["fedbc"]["round"] == round and order.metadata.message_type == kind
         return (other if mine else honest)(order, work)
 
     return answer
@@ -58,7 +68,9 @@ def test_a_rejected_summand_leaves_no_trace_on_the_device(name, deployed, tmp_pa
     """Rejected or never trained: the same run. Server and device would drift apart if the device kept the state."""
     results = []
     for kind, fault in {
-        "nan": lambda order, work: [changed(work, **{next(iter(work().content["arrays"])): np.nan})],
+        "nan": lambda order, work: [
+            changed(work, **{next(iter(packs.load(work().content["fedbc"]["arrays"]))): np.nan})
+        ],
         "absent": failing,
     }.items():
         run = deployed(algorithm__name=name, run__rounds=3, run__evaluate="", run__out=str(tmp_path / kind))
@@ -211,28 +223,35 @@ def test_a_round_with_too_few_good_answers_is_tried_again(deployed, caplog):
         run.run(run__rounds=2)
 
 
-def test_one_device_has_one_node_and_the_next_takes_over(deployed, caplog):
+def test_a_device_is_who_holds_its_key(deployed, caplog, tmp_path):
+    """A node with device 1's key that says it is device 0 is asked for device 1 and refuses; strangers are not used."""
+    run = deployed(algorithm__name="fedavg", run__rounds=1, run__evaluate="")
+    run.add(999, 7)
+    honest = run.grid.get_nodes
+    run.grid.nodes[101].config["partition-id"] = 0
+    run.grid.get_nodes = lambda: [
+        SimpleNamespace(node_id=node.node_id, public_key=public_key(1)) if node.node_id == 101 else node
+        for node in honest()
+    ]
+    result = run.run()
+    assert result.devices.device.tolist() == [0]
+    assert "an order for device 1 reached device 0: its key is another one's" in caplog.text
+    assert f"node 999 has a key that is not in {tmp_path / 'keys'}: not used" in caplog.text
+    assert {o.metadata.dst_node_id for o in run.grid.orders} == {100, 101}
+
+
+def test_another_node_takes_over_with_the_key(deployed, tmp_path):
     run = deployed(algorithm__name="fedavg", run__rounds=2, run__evaluate="")
-    run.add(999, 1)
-    first = run.strategy(run__rounds=1)
-    first.start(run.grid)
-    assert "node 999 claims to be device 1, as node 101 does: not used" in caplog.text
-    assert {o.metadata.dst_node_id for o in run.grid.orders if o.metadata.message_type == "train"} == {100, 101}
+    run.strategy(run__rounds=1).start(run.grid)
     del run.grid.nodes[101]
-    run.run()
+    run.add(999, 1)
+    assert run.run().devices.device.tolist() == [0, 1, 0, 1]
     assert run.grid.orders[-1].metadata.dst_node_id == 999
 
 
-def test_a_node_that_did_not_say_who_it_is_is_asked_again(deployed, caplog, monkeypatch):
-    monkeypatch.setattr(roster, "AGAIN_SECONDS", 0)
-    run = deployed(algorithm__name="fedavg", run__rounds=2, run__evaluate="")
-    run.grid.nodes[101].config = {"partition-id": 7}
-    first = run.strategy(run__rounds=1)
-    first.start(run.grid)
-    assert "node 101 failed" in caplog.text
-    assert "partition-id=7 is not accepted: the run has devices 0 to 1" in caplog.text
-    run.grid.nodes[101].config = run.grid.nodes[100].config | {"partition-id": 1}
-    assert run.run().devices.device.tolist() == [0, 0, 1]
+def test_a_server_without_keys_does_not_begin(deployed, tmp_path):
+    with pytest.raises(InputError, match="has no public keys"):
+        deployed(algorithm__name="fedavg", run__keys=str(tmp_path / "none")).run()
 
 
 def test_nothing_but_the_summand_leaves_the_device(deployed):
@@ -250,9 +269,12 @@ def test_nothing_but_the_summand_leaves_the_device(deployed):
     result = run.run()
     assert len(seen) == 4
     for content in seen:
-        assert set(content) == {"arrays", "config"}
-        assert {name.split(".")[0] for name in content["arrays"]} == {"summand"}
-        assert not any("tolerance" in name for name in content["arrays"])
+        assert set(content) == {"fedbc"}
+        fields = {field.name for field in dataclasses.fields(messages.Answer)}
+        assert set(content["fedbc"]) == fields | {"arrays"}
+        arrays = packs.load(content["fedbc"]["arrays"])
+        assert {name.split(".")[0] for name in arrays} == {"summand"}
+        assert not any("tolerance" in name for name in arrays)
     assert np.isnan(result.tolerances).all()
     assert "multiplier" not in result.devices
     with pytest.raises(InputError, match="stay on their devices"):
@@ -282,7 +304,7 @@ def test_a_superlink_that_is_gone_is_given_up_on_after_the_stated_time():
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
     grid = HttpGrid(address, insecure=True, token="token")
-    limit_retries(grid, 2)
+    be_patient(grid, 2)
     began = time.monotonic()
     with pytest.raises(httpx.HTTPError):
         list(grid.get_node_ids())

@@ -100,9 +100,7 @@ def test_equinox_values_and_way_back() -> None:
     np.testing.assert_array_equal(module.linear.weight, Equinox(jax.random.key(5)).linear.weight)
 
 
-def test_state_besides_parameters_is_refused() -> None:
-    with pytest.raises(InputError, match="batch_stats"):
-        models.from_flax(Normed(), X[:1]).init(jax.random.key(0))
+def test_state_besides_parameters_is_refused_in_nnx_and_equinox() -> None:
     with pytest.raises(InputError, match="state besides its parameters"):
         models.from_nnx(lambda rngs: nnx.BatchNorm(4, rngs=rngs))
     with pytest.raises(InputError, match="can be called"):

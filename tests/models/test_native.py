@@ -169,3 +169,22 @@ def test_it_is_compiled_once(tmp_path: Path) -> None:
     made = library.stat().st_mtime_ns
     assert elsewhere(tmp_path)[0]
     assert [file.stat().st_mtime_ns for file in tmp_path.glob("native/*")] == [made]
+
+
+def test_a_library_that_others_could_have_written_is_not_loaded(tmp_path, monkeypatch):
+    from fedbc import runtime
+
+    shared, own = tmp_path / "shared", tmp_path / "own"
+    monkeypatch.setattr(runtime, "compiled_folder", lambda: shared)
+    monkeypatch.setattr(runtime, "own_compiled_folder", lambda: own)
+    assert native._safe_folder() == shared / "native"
+    (shared / "native").chmod(0o777)
+    assert native._safe_folder() == own / "native"
+    (shared / "native").chmod(0o755)
+    shared.chmod(0o777)  # somebody could put another folder in its place
+    assert native._safe_folder() == own / "native"
+    own.chmod(0o777)
+    assert native._safe_folder() not in (shared / "native", own / "native")
+    assert native._safe_folder().stat().st_mode & 0o777 == 0o700
+    shared.chmod(0o1777)  # as /tmp: what is there is its owner's to replace
+    assert native._safe_folder() == shared / "native"

@@ -1,13 +1,14 @@
 """Results made up for the judges: each has a case that confirms its claim, and cases that do not."""
 
 from fedbc.paper.catalogue import EPOCHS, Run
-from fedbc.paper.found import Found
+from fedbc.paper.evidence import Evidence
+from fedbc.paper.methods import Protocol
 
 SKEWED = {"classes": 1, "exponent": 1.2}
 OTHER = {"classes": 3, "exponent": 1.4}
 
 
-class Given(Found):
+class Given(Evidence):
     """Results as they would be found, without a folder."""
 
     def __init__(self):
@@ -15,7 +16,10 @@ class Given(Found):
 
     def add(self, experiment, method, setting, *, seed=1, diverged=False, more=None, **summary):
         line = {"diverged": 3} if diverged else {"summary": summary} | (more or {})
-        self.runs.setdefault(experiment, []).append((Run(method, "paper", setting, seed, None), line))
+        self.runs.setdefault(experiment, []).append((Run(method, Protocol.PAPER, setting, seed, None), line))
+
+    def of_method(self, experiment, method):
+        return [(run, line) for run, line in self.runs.get(experiment, []) if run.method == method]
 
     def accuracies(self, experiment, setting, seed=1, **methods):
         for method, percent in methods.items():

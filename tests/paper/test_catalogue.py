@@ -4,11 +4,14 @@ import itertools
 
 import pytest
 
-from fedbc.paper import methods, printed, tables, tuning
-from fedbc.paper.catalogue import EXPERIMENTS, SEEDS, Part, chosen
+from fedbc.paper import hyperparameters as tuning
+from fedbc.paper import printed, tables
+from fedbc.paper.catalogue import BELOW, CHANGES, EXPERIMENTS, SEEDS, SUSPICIONS, Part, chosen
 from fedbc.paper.gallery import FIGURES
 from fedbc.paper.methods import METHODS
 from fedbc.paper.studies import STUDIES
+from fedbc.runs.many import flatten
+from fedbc.selection import grids
 
 # Any point of every grid: what is chosen does not matter for which runs there are.
 CHOICE = {key: m.candidates()[0] for key, m in METHODS.items() if m.grid}
@@ -49,15 +52,15 @@ def test_hyper_parameters_are_chosen_on_other_seeds_than_are_reported():
     hashes = {run.hash for e in EXPERIMENTS.values() for run in e.runs(CHOICES, Part(full=True))}
     for t in tuning.TUNINGS.values():
         specs = [t.spec(c, s, t.rungs[-1]) for k in t.methods for c in METHODS[k].candidates()[:2] for s in t.seeds]
-        assert not hashes & {tuning.fingerprint(s) for s in specs}
+        assert not hashes & {s.identity for s in specs}
 
 
 def test_the_grids_are_the_appendix():
-    assert methods.RATES == (0.001, 0.01, 0.1, 0.5, 1.0)
-    assert methods.MU == (0.0001, 0.001, 0.01, 0.1, 1.0)
-    assert methods.Q == (0.001, 0.01, 0.1, 1.0, 2.0, 5.0)
-    assert methods.DUAL_RATES == (1e-7, 1e-6, 1e-5, 0.0001, 0.001, 0.01)
-    assert methods.PENALTIES == (0.01, 0.1, 1.0, 10.0)
+    assert grids.RATES == (0.001, 0.01, 0.1, 0.5, 1.0)
+    assert grids.MU == (0.0001, 0.001, 0.01, 0.1, 1.0)
+    assert grids.Q == (0.001, 0.01, 0.1, 1.0, 2.0, 5.0)
+    assert grids.DUAL_RATES == (1e-7, 1e-6, 1e-5, 0.0001, 0.001, 0.01)
+    assert grids.PENALTIES == (0.01, 0.1, 1.0, 10.0)
     assert len(METHODS["fedbc"].candidates()) == 30
     assert len(METHODS["qfedavg"].candidates()) == 30
     assert len(METHODS["fedprox-uniform"].candidates()) == 25
@@ -65,10 +68,12 @@ def test_the_grids_are_the_appendix():
 
 def test_every_global_table_has_the_uniform_controls():
     # The rows at other rates stand in a table that has the controls from another experiment.
-    other_rates = {"cifar10-rates", "mnist-weights"}
+    other_rates = {"cifar10-rates", "mnist-weights", "synthetic-consensus", "synthetic-plain"}
+    other_rates |= {f"{data}-plain-e{epochs}" for data in ("mnist", "cifar10") for epochs in (1, 5)}
     shown = {n for p in tables.PLANS.values() if "local" not in p.name for n in p.needs} - other_rates
     assert shown == {n for n in EXPERIMENTS if "local" not in n} - other_rates - {
-        "synthetic-gamma", "synthetic-devices", "synthetic-draws", "cifar10-coefficients", "cifar10-rounds",
+        "synthetic-gamma", "synthetic-devices", "synthetic-draws", "synthetic-many-draws", "cifar10-coefficients",
+        "cifar10-rounds", SUSPICIONS,
     }  # fmt: skip
     for name in (*shown, "synthetic-devices", "synthetic-draws"):
         assert {"fedavg-uniform", "fedprox-uniform"} <= set(EXPERIMENTS[name].methods), name
@@ -105,6 +110,25 @@ def test_weights_alone_are_the_tuned_method_at_the_least_dual_rate():
     for spec in tuned:
         spec["algorithm"]["dual_lr"] = 1e-7
     assert alone == tuned
+
+
+def test_a_suspicion_changes_what_it_says_and_nothing_else():
+    runs = {r.setting["suspicion"]: r for r in EXPERIMENTS[SUSPICIONS].runs(CHOICES)}
+    of_table = {r.hash for r in EXPERIMENTS["cifar10-e5"].runs(CHOICES) if r.method == "fedavg" and r.is_in(**BELOW)}
+    assert runs["none"].hash in of_table
+    plain = flatten(runs.pop("none").spec.to_dict())
+    assert set(runs) == set(CHANGES)
+    for name, run in runs.items():
+        changed = {k for k, v in flatten(run.spec.to_dict()).items() if plain[k] != v}
+        assert changed == {f"{part}.{key}" for part, table in CHANGES[name].items() for key in table}, name
+
+
+def test_local_controls_are_evaluated_on_the_devices():
+    for run in EXPERIMENTS["cifar10-local-controls"].runs(CHOICES):
+        assert run.spec.run["evaluate"] == ["global", "local"]
+        assert run.spec.run["fine_tune"]["on"] == "train"
+    labels = [line.label for line in tables.PLANS["cifar10-local-e5"].lines]
+    assert {"FedAvg's own x_i", "FedAvg-FineTune", "Ditto", "Local only"} <= set(labels)
 
 
 def test_a_first_look_is_a_part_of_the_whole():

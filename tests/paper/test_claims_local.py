@@ -85,12 +85,18 @@ def test_fine_tuning_on_test_data_is_told_apart():
     assert "as in the reference: +8.0 points" in judged.evidence
 
 
-@pytest.mark.parametrize(("ours", "verdict"), [(0.795, CONFIRMED), (0.9, CONFIRMED), (0.7, NOT)])
+@pytest.mark.parametrize(("ours", "verdict"), [(0.795, CONFIRMED), (0.9, NOT), (0.7, NOT)])
 def test_per_fedbc(ours, verdict):
-    found = local_table(perfedbc={"finetuned_accuracy": ours}, perfedavg={"finetuned_accuracy": 0.8})
+    """A device's own model is not compared with the global one; under the reference protocol both are the device's."""
+    found = local_table(perfedbc={"finetuned_accuracy": 0.95}, perfedavg={"finetuned_accuracy": 0.8})
+    assert local.per_fedbc(found).verdict == NOT_RUN
+    column, name = "finetuned_on_test_accuracy_weighted", "cifar10-local-e5-reference"
+    found.add(name, "perfedbc-reference", SKEWED, **{column: ours})
+    found.add(name, "perfedavg-reference", SKEWED, **{column: 0.8})
     judged = local.per_fedbc(found)
     assert judged.verdict == verdict
-    assert ("not evaluated alike" in judged.evidence) == (ours == 0.9)
+    assert "compares unlike models" in judged.evidence
+    assert ("Per-FedBC is ahead." in judged.evidence) == (ours == 0.9)
 
 
 @pytest.mark.parametrize(("tuned", "verdict"), [(0.7, CONFIRMED), (0.9, NOT)])

@@ -55,7 +55,7 @@ def test_a_table_or_figure_stands_for_its_experiments(capsys, tmp_path, monkeypa
     code, out, _ = run(capsys, "status", "controls", "mnist-global-e5", "--results", str(tmp_path))
     assert code == 0
     named = {line.split()[0].strip("│") for line in out.splitlines() if line.startswith("│")}
-    experiments = {"synthetic", "synthetic-draws", "mnist-e5", "mnist-weights", "mnist-e5-reference"}
+    experiments = {"synthetic", "synthetic-draws", "mnist-e5", "mnist-plain-e5", "mnist-weights", "mnist-e5-reference"}
     assert named - experiments == {"synthetic-e1", "synthetic-e5", "synthetic-e10", "synthetic-e25", "synthetic-e50"}
     assert experiments <= named
 
@@ -66,6 +66,7 @@ def test_a_table_or_figure_stands_for_its_experiments(capsys, tmp_path, monkeypa
         (("run",), "name is missing"),
         (("run", "toy", "--all"), "and not both"),
         (("run", "sinthetic"), "did you mean 'synthetic'?"),
+        (("choose", "synthetic-e6"), "did you mean 'synthetic-e5'?"),
         (("status", "cifar"), "experiment='cifar' is unknown"),
         (("run", "synthetic", "--method", "fedbcc"), "did you mean 'fedbc'?"),
         (("run", "mnist-e1", "toy", "--method", "pfedme"), "method='pfedme' is not run there: mnist-e1 has fedavg, "),
@@ -103,4 +104,4 @@ def test_a_report_of_nothing_is_refused_and_one_of_another_folder_stays_there(ca
     assert run(capsys, "report", "--results", "mine")[:2] == (0, "Report: mine/report.html\nMarkdown: mine/paper.md\n")
     assert [p.name for p in tmp_path.iterdir()] == ["mine"]
     (tmp_path / "mine").rename("results")
-    assert run(capsys, "report")[:2] == (0, "Report: results/report.html\nMarkdown: docs/paper.md\n")
+    assert run(capsys, "report")[:2] == (0, "Report: results/report.html\nMarkdown: results/paper.md\n")

@@ -6,14 +6,12 @@ import json
 import pytest
 
 import fedbc
-from fedbc import storage
 from fedbc.errors import Diverged, InputError, RunsFailed
-from fedbc.experiments.spec import RunSpec
-from fedbc.experiments.sweep import append_line
 from fedbc.paper import catalogue, measure, runner, studies, tables, theory
+from fedbc.paper.hyperparameters import TUNINGS
 from fedbc.paper.methods import METHODS
 from fedbc.paper.report import Report, shown
-from fedbc.paper.tuning import TUNINGS
+from fedbc.runs import Lines, RunSpec
 
 FEW = {  # methods that between them take every path of an experiment
     "synthetic": ("fedavg", "fedavg-uniform", "qfedavg", "scaffold-reference", "fedbc", "fedbc-reference"),
@@ -114,7 +112,7 @@ def test_the_time_left_is_estimated_from_the_latest_runs(tmp_path):
     assert len(done) == 20
     for number, run in enumerate(done):  # programs became faster after the first half
         line = {"hash": run.hash, "spec": run.spec.to_dict(), "summary": {}, "seconds": 600 if number < 10 else 120}
-        append_line(tmp_path / "cifar10-e5.jsonl", line)
+        Lines(tmp_path / "cifar10-e5.jsonl").append(line)
 
     def minutes(method):
         (*_, status) = runner.Runner(tmp_path).status(["cifar10-e5"], catalogue.Part(methods=(method,)))
@@ -178,8 +176,8 @@ def test_studies(tmp_path, monkeypatch):
     for name in ("toy", "theory"):
         study = studies.STUDIES[name]
         study.run(tmp_path / study.file, lambda *_: None)
-    assert len(studies.STUDIES["theory"].read(tmp_path)) == 4
-    found = tables.Found(tmp_path)
+    assert len(studies.STUDIES["theory"].read(tmp_path)) == 8  # two problems, two tolerances, with bounds and without
+    found = tables.Evidence(tmp_path)
     assert found.studies["toy"]["walks"]["FedAvg"]["path"][0] == [-0.6, -1.2]
 
 
@@ -207,8 +205,7 @@ class Stop(Exception):
 
 def test_a_run_that_was_killed_goes_on_to_the_same_result(tmp_path, monkeypatch):
     spec = RunSpec({"name": "fedbc", "dual_lr": 0.1}, {"name": "synthetic", "devices": 6}, run={"rounds": 6, "seed": 2})
-    text = storage.to_json(spec.to_dict())
-    whole = measure.carry_out(text)
+    whole = measure.run_to_line(spec)
     real = measure.Simulation.advance
 
     def until_the_third(self, **arguments):
@@ -219,13 +216,13 @@ def test_a_run_that_was_killed_goes_on_to_the_same_result(tmp_path, monkeypatch)
     monkeypatch.setattr(measure, "CHECKPOINT_SECONDS", 0)
     monkeypatch.setattr(measure.Simulation, "advance", until_the_third)
     with pytest.raises(Stop):
-        measure.carry_out(text, str(tmp_path))
+        measure.run_to_line(spec, str(tmp_path))
     assert [p.suffix for p in tmp_path.iterdir()] == [".safetensors"]
     rounds = []
     monkeypatch.setattr(
         measure.Simulation, "advance", lambda self, **a: (rounds.append(self.round), real(self, **a))[1]
     )
-    resumed = measure.carry_out(text, str(tmp_path))
+    resumed = measure.run_to_line(spec, str(tmp_path))
     assert rounds == [3, 4, 5]
     times = {"seconds"}
     assert {k: v for k, v in resumed["summary"].items() if k not in times} == {
@@ -237,9 +234,9 @@ def test_a_run_that_was_killed_goes_on_to_the_same_result(tmp_path, monkeypatch)
 
 def test_divergence_is_a_result_and_a_crash_is_not(tmp_path, monkeypatch):
     spec = RunSpec({"name": "fedavg", "lr": 1e30}, {"name": "synthetic", "devices": 4}, run={"rounds": 3})
-    line = measure.carry_out(storage.to_json(spec.to_dict()))
+    line = measure.run_to_line(spec)
     assert line["diverged"] >= 1
-    assert runner.counts(line)
+    assert runner.is_result(line)
     monkeypatch.setattr(measure, "CHECKPOINT_SECONDS", 0)
     late = dataclasses.replace(spec, algorithm={"name": "fedavg", "lr": 0.01}, run={"rounds": 3, "seed": 2})
     kept = []
@@ -252,18 +249,18 @@ def test_divergence_is_a_result_and_a_crash_is_not(tmp_path, monkeypatch):
         return real(self, **arguments)
 
     monkeypatch.setattr(measure.Simulation, "advance", until_the_third)
-    assert measure.carry_out(storage.to_json(late.to_dict()), str(tmp_path))["diverged"] == 3
+    assert measure.run_to_line(late, str(tmp_path))["diverged"] == 3
     assert kept == [".safetensors"]
     assert list(tmp_path.iterdir()) == []  # nothing is left of it to go on from
-    assert not runner.counts({"hash": "x", "error": "the process died (exit -9)"})
+    assert not runner.is_result({"hash": "x", "error": "the process died (exit -9)"})
 
 
 def test_results_outlive_a_new_argument(tmp_path):
     """A line from before an argument was added is found under the specification of today."""
     spec = RunSpec({"name": "fedbc"}, run={"rounds": 1, "seed": 1})
-    line = measure.carry_out(storage.to_json(spec.to_dict()))
+    line = measure.run_to_line(spec)
     del line["spec"]["algorithm"]["bounds"]
     line["hash"] = "0123456789abcdef"
     (tmp_path / "synthetic.jsonl").write_text(json.dumps(line) + "\n")
-    assert list(runner.Store(tmp_path).lines) == [runner.fingerprint(spec)]
+    assert list(runner.Store(tmp_path).lines) == [spec.identity]
     assert fedbc.__version__ in line["versions"].values()

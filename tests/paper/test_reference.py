@@ -1,5 +1,8 @@
 """The reference's variants differ from the correct methods in what they say, and in nothing else."""
 
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,9 +10,9 @@ import pytest
 
 import fedbc
 from fedbc.algorithms.base import Context
-from fedbc.experiments.catalog import CATALOG
-from fedbc.experiments.reference import ReferencePFedMe, ReferenceQFedAvg, ReferenceSCAFFOLD, dual_rate, shuffled
-from fedbc.experiments.spec import RunSpec
+from fedbc.paper.reference import ReferencePFedMe, ReferenceQFedAvg, ReferenceSCAFFOLD, dual_rate, shuffled
+from fedbc.runs import CATALOG, Lines, RunSpec, entry, run_missing
+from fedbc.runs.catalog import PLUGINS
 
 
 def quadratic(centre):
@@ -100,3 +103,30 @@ def test_the_dual_momentum_doubles_the_rate():
 def test_files_can_name_the_variants_but_they_are_not_offered():
     assert isinstance(RunSpec({"name": "reference-scaffold", "lr": 0.1}).build_part("algorithm"), ReferenceSCAFFOLD)
     assert not [name for name in CATALOG["algorithm"] if name.startswith("reference")]
+
+
+def test_a_worker_that_never_saw_the_paper_runs_a_variant(tmp_path):
+    spec = RunSpec({"name": "reference-scaffold", "lr": 0.1}, {"name": "synthetic", "devices": 4}, run={"rounds": 1})
+    run_missing([spec], tmp_path / "lines.jsonl", workers=1)
+    (line,) = Lines(tmp_path / "lines.jsonl").read().values()
+    assert "summary" in line
+
+
+def test_every_plugin_is_registered_by_its_module():
+    for name in PLUGINS:
+        assert entry("algorithm", name).name == name
+
+
+def test_only_a_variants_name_imports_the_paper():
+    code = """
+import pkgutil, sys
+import fedbc.runs, fedbc.selection
+from fedbc.runs import RunSpec
+for package in (fedbc.runs, fedbc.selection):
+    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        __import__(module.name)
+assert not any(name.startswith("fedbc.paper") for name in sys.modules)
+RunSpec({"name": "reference-pfedme"}).build_part("algorithm")
+assert "fedbc.paper.reference" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -4,14 +4,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from markupsafe import escape
 
 from fedbc.paper import drawing
 from fedbc.paper.claims import CLAIMS, SUPPOSITIONS, gains, judge_all
 from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, middle, reach
-from fedbc.paper.found import Found
+from fedbc.paper.evidence import Evidence
 from fedbc.paper.gallery import FIGURES
+from fedbc.paper.methods import Protocol
 from fedbc.paper.report import Report, shown
-from fedbc.paper.tables import PLANS, Cell, Row, Table
+from fedbc.paper.tables import PLANS, Cell, Compared, Row, Table
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -89,7 +91,7 @@ def test_it_begins_with_what_matters(report, page):
 
 
 def test_a_verdict_on_a_part_of_the_runs_says_so(report, tmp_path):
-    nothing = Found(tmp_path)
+    nothing = Evidence(tmp_path)
     assert not nothing.complete("synthetic-gamma")
     judges = CLAIMS | SUPPOSITIONS
     assert {v.shown for v in judge_all(nothing, judges)} == {NOT_RUN}
@@ -104,7 +106,7 @@ def test_a_verdict_on_a_part_of_the_runs_says_so(report, tmp_path):
 
 
 def test_the_committed_markdown_is_what_the_results_say(report, tmp_path):
-    """After new results: fedbc paper report."""
+    """After new results: fedbc paper report --markdown docs/paper.md."""
     report.write_markdown(tmp_path / "paper.md")
     assert (tmp_path / "paper.md").read_text() == (ROOT / "docs" / "paper.md").read_text()
     assert sorted(p.name for p in (tmp_path / "paper").iterdir()) == sorted(
@@ -113,21 +115,56 @@ def test_the_committed_markdown_is_what_the_results_say(report, tmp_path):
 
 
 def test_cells():
-    near = Cell(50.0, 0.5, 51.2, 0.4, 3, 0)
+    # Standard errors 0.5/√5 and 0.4/√4: twice both together is 0.6.
+    near = Cell(50.0, 0.5, 50.5, 0.4, 4, 0)
+    assert near.error == pytest.approx(0.3)
     assert near.within
     assert shown(near) == {
-        "ours": "51.2 ± 0.4", "paper": "50.0 ± 0.5", "difference": "+1.2", "mark": "✓", "kind": "agrees",
+        "ours": "50.5 ± 0.4 (4)", "paper": "50.0 ± 0.5", "difference": "+0.5 ± 0.3", "mark": "✓", "kind": "agrees",
     }  # fmt: skip
-    assert Cell(50.0, 0.5, 51.4, 0.4, 3, 0).within is False
-    assert Cell(50.0, 0.5, 51.2, None, 1, 0).within is False  # one seed has no spread of its own
+    assert Cell(50.0, 0.5, 50.7, 0.4, 4, 0).within is False  # within two standard deviations, as of old
+    alone = Cell(50.0, 0.5, 50.1, None, 1, 0)
+    assert alone.within is None  # one seed has no error
+    assert (shown(alone)["kind"], shown(alone)["difference"]) == ("unjudged", "+0.1")
     missing = shown(Cell(50.0, 0.5, None, None, 0, 0))
     assert (missing["ours"], missing["difference"], missing["mark"]) == ("not run", "", "")
     assert shown(Cell(None, None, None, None, 0, 2))["ours"] == "diverged"
 
 
+def test_agreeing_by_noise_is_told_in_points():
+    """A noisy mean agrees with much, and that is said."""
+    noisy, exact = Cell(91.9, 0.5, 61.5, 40.0, 4, 0), Cell(50.0, 0.5, 50.1, 0.4, 4, 0)
+    compared = Compared((noisy, exact, Cell(50.0, 0.5, 58.0, None, 1, 0)))
+    assert (len(compared), compared.judged, compared.agree) == (3, 2, 2)
+    assert compared.in_words() == (
+        "3 cells; of the 2 with several seeds (4, the paper 5) 2 agree within two standard errors, 1 of these though "
+        "more than 3 points off; all in all 1 lie within 1 point of the paper's number, 2 more than 3 points off, half "
+        "of them more than 8.0"
+    )
+
+
+def test_no_cell_is_counted_twice(report):
+    """Shakespeare's table of variances has the same cells as that of accuracies."""
+    totals = report.totals
+    assert totals["cells"] == 440
+    counted = sum(
+        len(t.compared(Protocol.PAPER)) for name, t in report.tables.items() if name != "shakespeare-variance"
+    )
+    assert len(totals[Protocol.PAPER]) == counted <= 440
+
+
+def test_the_first_screen_has_five_sentences_and_a_chart(report, page):
+    assert len(report.in_short) == 5
+    text = page.read_text()
+    first = text.index('id="figure-gains"')
+    assert text.index("<ol>") < first < text.index('id="claims"')
+    assert all(str(escape(sentence)) in text for sentence in report.in_short)
+
+
 def test_rows_that_say_nothing_are_left_out_and_named():
     def row(group, label, protocol, mean, paper):
-        return Row(group, label, protocol, (Cell(paper, 0.5, mean, None, int(mean is not None), 0),))
+        cell = Cell(paper, 0.5, mean, None, int(mean is not None), 0)
+        return Row(group, label, Protocol(protocol), (cell,))
 
     rows = (
         row("C = 1", "FedAvg", "paper", 50.0, 51.0),

@@ -1,5 +1,6 @@
 """The theory's pieces against closed forms: smoothness, bounds, rate, and the toy example."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -57,17 +58,46 @@ def test_bounds_work_for_per_fedbc_and_on_mini_batches(small, tiny_model):
     assert (result.multipliers > 1).all()
 
 
-def test_the_running_mean_falls_as_one_over_t():
-    line = theory.carry_out(theory.Case(apart=0.1, rounds=150))
-    assert line["slope"] == pytest.approx(-1, abs=0.1)
-    assert line["mean"][0] > 20 * line["mean"][-1]
+@pytest.mark.parametrize("name", theory.PROBLEMS)
+def test_the_studys_gradients_are_those_of_its_models(name):
+    case = theory.Case(name)
+    problem, trained = theory.Problem(case), theory.model(case)
+    w = np.random.default_rng(3).normal(size=theory.FEATURES)
+    for device in (0, 7):
+        x, y = problem.data.train.of(device)
+        wanted = jax.grad(lambda w, x=x, y=y: jnp.mean(trained.loss(trained.outputs(w, x), y)))(jnp.asarray(w))
+        np.testing.assert_allclose(problem.gradients(w)[device], wanted, rtol=2e-4, atol=1e-5)
 
 
-def test_the_fit_of_the_slope_on_a_known_curve():
-    rounds = np.arange(1, 2001)
-    each = np.where(rounds == 1, 5.0, 0.001)
-    mean = np.cumsum(each) / rounds
-    assert theory.slope(mean, each) == pytest.approx(-1, abs=0.01)
+def test_a_case_measures_what_the_theorem_and_the_corollary_speak_of():
+    case = theory.Case(rounds=30)
+    line, problem = theory.run_case(case), theory.Problem(case)
+    np.testing.assert_allclose(line["smoothness"], problem.smoothness, rtol=0.02)  # of all of a device's data
+    low = 1 + problem.smoothness
+    assert (np.array(line["multiplier"]) >= 0.98 * low).all()
+    assert 0 < line["epsilon"] < 1e-2  # twenty steps nearly solve the local problem
+    assert sum(abs(i) for i in line["indicators"]) <= case.rounds * theory.SAMPLE  # only those that took part
+    # Far apart, all rounds violate a small gamma, and none a large one.
+    loose = theory.run_case(theory.Case(rounds=30, gamma=1e6))
+    assert sum(loose["indicators"]) == -case.rounds * theory.SAMPLE
+    assert sum(theory.run_case(theory.Case(rounds=30, gamma=0.0))["indicators"]) == case.rounds * theory.SAMPLE
+
+
+def test_delta_by_its_definition():
+    """On one point, against every pair and a fine grid of Lambda."""
+    case = theory.Case(apart=2.0)
+    problem, point = theory.Problem(case), np.ones((1, 1, theory.FEATURES))
+    low, high = np.linspace(1, 2, theory.DEVICES), np.linspace(3, 5, theory.DEVICES)
+    g = problem.gradients(point[0, 0])
+    slow = max(
+        np.linalg.norm(a * g[i] - b * g[j])
+        for i in range(theory.DEVICES)
+        for j in range(theory.DEVICES)
+        if i != j
+        for a in np.linspace(low[j], high[j], 7)
+        for b in np.linspace(low[i], high[i], 7)
+    )
+    assert theory.delta(problem, point, low, high) == pytest.approx(slow)
 
 
 def test_the_toy_example():

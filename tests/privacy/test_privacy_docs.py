@@ -6,17 +6,18 @@ import warnings
 from pathlib import Path
 
 import pytest
-from inprocess import direct_grid
+from inprocess import direct_grid, write_keys
 
 import fedbc
-from fedbc.flower import client_app, messages, one_device
+from fedbc import storage
+from fedbc.flower import client_app, one_device
 from fedbc.flower.server import prepare
 from fedbc.flower.settings import Deployment, algorithm_from
 from fedbc.privacy import epsilon
 
 with warnings.catch_warnings():  # Flower's own imports warn
     warnings.simplefilter("ignore")
-    from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
     from flwr.clientapp import mod
     from flwr.server.workflow import SecAggPlusWorkflow
 
@@ -56,15 +57,17 @@ def test_flower_has_no_secure_aggregation_for_the_message_api():
 def test_flowers_own_mod_does_not_fit(make_federation, tmp_path):
     federation, model = make_federation((7, 8)), fedbc.models.logistic(4, 3)
     values = {"algorithm.name": "fedbc", "run.devices": 2, "run.out": str(tmp_path / "run")}
+    values["run.keys"] = write_keys(tmp_path / "keys", 2)
     own = mod.LocalDpMod(1.0, 1.0, 1.0, 1e-5)
     app = client_app(model, lambda device, context: one_device(federation, device), mods=[own])
     grid = direct_grid(app, values, tmp_path / "state", 2)
     strategy = prepare(algorithm_from(values), model, Deployment.from_config(values))
     strategy.holders = {0: 100}
     z = strategy.journal.server
-    arrays = ArrayRecord(messages.to_arrays(z, "broadcast") | messages.to_arrays(z, "global"))
+    named = storage.named(z, "broadcast") | storage.named(z, "global")
+    arrays = ArrayRecord({name: Array(array) for name, array in named.items()})
     (order,) = strategy.configure_train(1, arrays, ConfigRecord(), grid)
     grid.push_messages([order])
     (reply,) = grid.answers
     assert reply.has_error()
-    assert "expects the keys" in reply.error.reason
+    assert "exactly one" in reply.error.reason

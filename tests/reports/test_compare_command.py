@@ -9,8 +9,8 @@ import pytest
 from browser import PHONE
 
 from fedbc.cli import main
-from fedbc.experiments import comparing, sweep
-from fedbc.reports import comparisonpage
+from fedbc.reports import page
+from fedbc.runs import MethodRuns, methods
 
 SETTINGS = ["--devices", "6", "--rounds", "8", "--sample", "3", "--tolerance", "0.05", "--evaluate-every", "2"]
 METHODS = ["fedbc", "fedavg"]
@@ -27,15 +27,15 @@ def run(*arguments):
     return stopped.value.code or 0
 
 
-def in_this_process(specs, *, how, **_):
+def in_this_process(jobs, **_):
     """In the place of worker processes, where a test is about something else."""
-    return [how(json.dumps(s.to_dict(), default=str)) for s in specs]
+    return [job.work() for job in jobs]
 
 
 @pytest.fixture
 def no_figures(monkeypatch):
     """They take their time; the tests that look at them have them."""
-    monkeypatch.setattr(comparisonpage, "write_figure", lambda *_: [])
+    monkeypatch.setattr(page, "write_figure", lambda *_: [])
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_everything_is_written(folder):
     assert {p.stem for p in (folder / "figures").glob("*.svg")} == CHARTS
     tables = {"summary", "constraint", "specification-differs", "specification-same"}
     assert {p.stem for p in (folder / "tables").glob("*.tex")} == tables
-    assert {p.stem for p in (folder / "tables").glob("*.csv")} == tables | {"runs", "devices"}
+    assert {p.stem for p in (folder / "tables").glob("*.csv")} == tables | {"differences", "runs", "devices"}
     assert pd.read_csv(folder / "tables" / "summary.csv")["seeds"].tolist() == [2, 2]
     assert len(pd.read_csv(folder / "tables" / "devices.csv")) == 2 * 2 * 6
     assert [f.name.rsplit("-", 1)[0] for f in sorted((folder / "runs").iterdir())] == [
@@ -63,9 +63,9 @@ def test_a_second_call_uses_the_runs_again(folder, tmp_path, monkeypatch, capsys
     out = shutil.copytree(folder, tmp_path / "again")
     shutil.rmtree(next((out / "runs").glob("fedavg-seed-1-*")))
     ran = []
-    monkeypatch.setattr(sweep, "carry_out_all", lambda specs, **_: ran.extend(specs) or iter(()))
+    monkeypatch.setattr(methods, "do_jobs", lambda jobs, **_: ran.extend(jobs) or iter(()))
     assert run("compare", *METHODS, *SETTINGS, "--seeds", 2, "--json", "--out", out) == 0
-    assert [(s.algorithm["name"], s.run["seed"]) for s in ran] == [("fedavg", 1)]
+    assert [(j.about["spec"]["algorithm"]["name"], j.about["spec"]["run"]["seed"]) for j in ran] == [("fedavg", 1)]
     printed = json.loads(capsys.readouterr().out)
     assert [(row["method"], row["seeds"]) for row in printed] == [("fedbc", 2), ("fedavg", 1)]
 
@@ -79,7 +79,7 @@ def test_run_folders_are_compared_without_running(folder, tmp_path, capsys, no_f
 
 
 def test_a_method_that_diverges_is_named_and_the_others_are_shown(tmp_path, monkeypatch, capsys, no_figures):
-    monkeypatch.setattr(sweep, "carry_out_all", in_this_process)
+    monkeypatch.setattr(methods, "do_jobs", in_this_process)
     out = tmp_path / "out"
     settings = ["--devices", 4, "--rounds", 3, "--penalty", "1e30"]
     assert run("compare", "fedavg", "ditto", *settings, "--out", out) == 0
@@ -96,7 +96,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch, capsys):
     def stopped(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(comparing, "carry_out", stopped)
+    monkeypatch.setattr(MethodRuns, "run", stopped)
     assert run("compare", *METHODS, *SETTINGS, "--out", tmp_path / "out") == 130
     assert "the same command goes on" in capsys.readouterr().err
 
@@ -133,7 +133,7 @@ def test_the_page_in_a_browser(folder, browser):
     assert set(browser.charts()) == CHARTS
     before = {chart: browser.marks(chart) for chart in CHARTS}
     assert min(before.values()) > 0
-    assert before["fairness-global"] == 2 * 6 + 2  # a point a device and method, and two lines
+    assert before["fairness-global"] == 2 * 6 + 2  # a point per device and method, and two lines
     assert before["partition-sizes"] == 12
 
     browser.click("[data-toggles=hidden] input[value=fedavg]")

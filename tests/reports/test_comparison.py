@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 import fedbc
+from fedbc.drawing import running_mean
 from fedbc.errors import InputError
-from fedbc.reports import comparisonpage
-from fedbc.reports.bydevice import constraint
+from fedbc.reports import page
+from fedbc.reports.device_rows import constraint
 from fedbc.reports.differences import sentences
-from fedbc.reports.overtime import running_mean
 
 RUN = {"rounds": 6, "sample": 3, "batch_size": 5}
 
@@ -75,7 +75,7 @@ def test_charts_of_learned_tolerances_and_of_own_data_in_a_browser(comparison, b
     marks = {chart: browser.marks(chart) for chart in browser.charts()}
     assert set(marks) == set(comparison.charts)
     assert min(marks.values()) > 0
-    assert marks["constraint"] == 1 + (comparison.devices["constraint"] != "").sum()  # the line, a point a device
+    assert marks["constraint"] == 1 + (comparison.devices["constraint"] != "").sum()  # the line, a point per device
 
 
 def test_the_table_has_means_and_spread(comparison):
@@ -115,8 +115,8 @@ def test_regression_has_no_accuracy_and_still_a_page(tmp_path):
     results = {"fedavg": fedbc.simulate(fedbc.FedAvg(lr=0.1), model, federation, rounds=2)}
     found = fedbc.compare(results, federation=federation, model=model)
     assert found.words == []
-    assert {"global-loss", "partition-sizes"} <= set(found.charts)
-    assert not {"tradeoff", "fairness-local", "partition-classes"} & set(found.charts)
+    assert {"global-loss", "global-test-loss", "tradeoff", "partition-sizes"} <= set(found.charts)
+    assert not {"global-accuracy", "partition-classes"} & set(found.charts)
 
 
 def frame(**values):
@@ -171,7 +171,7 @@ def test_who_is_at_the_constraint():
 
 def test_running_means_keep_the_ends():
     values = pd.Series(np.arange(100.0) ** 2, index=np.arange(1, 101))
-    smooth = running_mean(values)
+    smooth = pd.Series(running_mean(values), values.index)
     assert (smooth.iloc[0], smooth.iloc[-1]) == (values.iloc[0], values.iloc[-1])
     assert smooth.iloc[50] == pytest.approx(values.iloc[46:55].mean())
     short = pd.Series([1.0, 5.0, 2.0])
@@ -179,14 +179,14 @@ def test_running_means_keep_the_ends():
 
 
 def test_many_devices_are_drawn_in_part(comparison):
-    from fedbc.reports import acrossdevices
+    from fedbc.reports import spread_over_devices
 
     count = 500
     rows = pd.DataFrame({"device": np.arange(count), "examples": np.arange(count)[::-1], "method": "fedavg"})
     whole = dataclasses.replace(comparison)
     whole.__dict__["devices"] = rows  # as if it were computed
-    shown = acrossdevices.shown_devices(whole)
-    assert len(shown) == acrossdevices.MOST_DEVICES
+    shown = spread_over_devices.shown_devices(whole)
+    assert len(shown) == spread_over_devices.MOST_DEVICES
     assert (shown[0], shown[-1]) == (0, count - 1)  # the largest and the smallest are among them
 
 
@@ -194,7 +194,7 @@ def test_the_documentation_runs(tmp_path, monkeypatch):
     text = (Path(__file__).resolve().parents[2] / "docs" / "compare.md").read_text()
     (snippet,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(comparisonpage, "write_figure", lambda *_: [])  # they take their time, and are tested elsewhere
+    monkeypatch.setattr(page, "write_figure", lambda *_: [])  # they take their time, and are tested elsewhere
     names: dict = {}
     snippet = snippet.replace("rounds=200", "rounds=2").replace("range(3)", "range(1)")
     exec(compile(snippet, "compare.md", "exec"), names)

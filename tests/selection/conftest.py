@@ -6,7 +6,7 @@ import pytest
 
 from fedbc.cli import main
 from fedbc.data.federation import Split
-from fedbc.experiments.catalog import CATALOG
+from fedbc.runs import CATALOG
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ import pytest
 from commands import TINY, assert_refused, start, wait_until
 
 import fedbc
-from fedbc.experiments import sweep
-from fedbc.experiments.spec import RunSpec, read_toml
+from fedbc.runs import Lines, RunSpec, read_toml
 from fedbc.selection import calibration as core
 from fedbc.selection.calibration import Calibration, Setting
 
@@ -24,7 +23,7 @@ def lines_of(plan, scores):
     lines = {}
     for spec in plan.specs({}):
         found = scores(spec)
-        line = {"hash": sweep.fingerprint(spec), "spec": spec.to_dict(), "drift_median": 0.1, "drift_max": 1.0}
+        line = {"hash": spec.identity, "spec": spec.to_dict(), "drift_median": 0.1, "drift_max": 1.0}
         ok = not isinstance(found, str)
         line |= {"summary": {"global_accuracy": found[0], "local_accuracy": found[1]}} if ok else {"error": found}
         lines[line["hash"]] = line
@@ -71,10 +70,10 @@ def test_the_grid_is_at_the_scale_of_the_drift():
     probe = plan.probe("local")
     assert probe.algorithm["tolerance"] == math.inf
     line = {"summary": {}, "drift_median": 2.0, "drift_max": 7.0}
-    settings = plan.settings({sweep.fingerprint(probe): line})
+    settings = plan.settings({probe.identity: line})
     assert settings == [Setting("local", t) for t in (0.02, 7.0, math.inf, "learned")]
-    with pytest.raises(fedbc.errors.FedBCError, match=r"\(from x_i\) failed.*give --tolerances"):
-        plan.settings({sweep.fingerprint(probe): {"error": "Diverged: x"}})
+    with pytest.raises(fedbc.errors.FedBCError, match=r"\(from xᵢ\) failed.*give --tolerances"):
+        plan.settings({probe.identity: {"error": "Diverged: x"}})
 
 
 def test_the_choice_does_not_change_when_the_test_sets_do(break_test_sets):
@@ -85,8 +84,7 @@ def test_the_choice_does_not_change_when_the_test_sets_do(break_test_sets):
             break_test_sets()
         lines = {}
         for spec in plan.specs({}):
-            text = json.dumps(json.loads(fedbc.storage.to_json(spec.to_dict())))
-            lines[sweep.fingerprint(spec)] = core.HOW(text)
+            lines[spec.identity] = core.WORK(spec)
         outcomes.append((core.evaluate(plan, lines, 0.5), lines))
     (before, sound), (after, wrong) = outcomes
     assert before.chosen == after.chosen
@@ -121,7 +119,7 @@ def test_killed_and_called_again_it_goes_on_and_ends_with_a_file_to_run(tmp_path
     assert "On the TEST sets, after the choice was made, trained on all the training data" in words
     held_out = [json.loads(line)["spec"]["run"]["validation"] for line in results.read_text().splitlines()]
     assert held_out == [0.2] * 3
-    tested = sweep.read_results(tmp_path / "c" / "test.jsonl").values()
+    tested = Lines(tmp_path / "c" / "test.jsonl").read().values()
     assert [line["spec"]["run"]["validation"] for line in tested] == [None]
     for file in ("report.html", "figures/front.png", "figures/front.svg", "tables/settings.csv", "recommended.toml"):
         assert (tmp_path / "c" / file).stat().st_size > 100

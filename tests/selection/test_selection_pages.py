@@ -7,12 +7,11 @@ import pandas as pd
 import pytest
 from browser import PHONE
 
-from fedbc.experiments import sweep
-from fedbc.experiments.spec import RunSpec
+from fedbc.runs import RunSpec
 from fedbc.selection import calibration as core
 from fedbc.selection import calibration_report, tuning_report
 from fedbc.selection.spaces import Dimension
-from fedbc.selection.study import Plan
+from fedbc.selection.study import StudyPlan
 from fedbc.selection.tuning import Outcome
 
 SPEC = RunSpec({"name": "fedbc"})
@@ -28,16 +27,16 @@ def calibration_page(seeds=3):
         at = number // seeds / 15
         found = {"global_accuracy": 0.9 - 0.6 * at + rng.normal(0, 0.01), "local_accuracy": 0.7 + 0.2 * at**2}
         if spec.algorithm.get("tolerance") == 1.0 and spec.algorithm["start"] == "local":
-            lines[sweep.fingerprint(spec)] = {"error": "Diverged: in round 3"}
+            lines[spec.identity] = {"error": "Diverged: in round 3"}
         else:
-            lines[sweep.fingerprint(spec)] = {"summary": found, "drift_median": 0.1, "drift_max": 1.0}
+            lines[spec.identity] = {"summary": found, "drift_median": 0.1, "drift_max": 1.0}
     outcome = core.evaluate(plan, lines, 0.5)
     return calibration_report.page(outcome, SPEC, ["Made up."])
 
 
 def tuning_page():
     space = {"lr": Dimension("lr", 1e-3, 1.0, log=True), "start": Dimension("start", values=("global", "local"))}
-    plan = Plan(SPEC, space, {"global_accuracy": 1.0}, (0,), "tpe", "median", 12)
+    plan = StudyPlan(SPEC, space, {"global_accuracy": 1.0}, (0,), "tpe", "median", 12)
     rng = np.random.default_rng(1)
     rows, curves = [], []
     for n in range(12):
@@ -91,7 +90,7 @@ def test_methods_can_be_switched_off(pages, browser):
     browser.click("[data-toggles=hidden] input[value=Ditto]")
     # Its point and the lines through it: one over the global and one over the local accuracy.
     assert browser.marks("front") == before - 3
-    assert "Not choosable, because a run failed: gamma 1, from x_i." in browser.text()
+    assert "Not choosable, because a run failed: gamma 1, from xᵢ." in browser.text()
 
 
 def test_one_seed_has_no_draws_and_says_so():

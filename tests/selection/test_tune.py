@@ -10,13 +10,12 @@ import pytest
 from commands import TINY, assert_refused, start, wait_until
 
 import fedbc
-from fedbc.experiments import sweep
-from fedbc.experiments.catalog import CATALOG
-from fedbc.experiments.spec import RunSpec, read_toml
 from fedbc.paper.methods import METHODS
+from fedbc.runs import CATALOG, Lines, RunSpec, read_toml
 from fedbc.selection import spaces, study, trial, tuning
+from fedbc.selection.grids import GRIDS
 from fedbc.selection.spaces import Dimension
-from fedbc.selection.study import Plan
+from fedbc.selection.study import StudyPlan
 
 FEDBC = CATALOG["algorithm"]["fedbc"]
 BASE = RunSpec(
@@ -28,7 +27,7 @@ BASE = RunSpec(
 
 def plan_of(rates, **changes):
     space = {"lr": Dimension("lr", values=rates)}
-    plan = Plan(BASE, space, {"global_accuracy": 1.0}, (0,), study.GRID, "none", len(rates))
+    plan = StudyPlan(BASE, space, {"global_accuracy": 1.0}, (0,), study.GRID, "none", len(rates))
     return dataclasses.replace(plan, **changes)
 
 
@@ -36,8 +35,7 @@ def run_here(plan, folder):
     """All trials in this process, one after the other."""
     plan.write(folder)
     left = study.prepare(study.open_study(folder, plan), plan)
-    slots = tuning._slots(plan, folder / "trials.jsonl", 0, left)
-    return [trial.carry_out(fedbc.storage.to_json(s.to_dict()), str(folder)) for s in slots]
+    return [trial.run_trial(str(folder), seed) for seed in range(left)]
 
 
 def test_dimensions_from_text():
@@ -70,11 +68,15 @@ def test_dimensions_that_are_none(text, message):
 
 def test_the_papers_grids_are_those_of_the_reproduction_and_every_method_has_a_range():
     for name, entry in CATALOG["algorithm"].items():
-        method = spaces.paper_method(name)
-        if method is not None:
-            grid = spaces.grid_of(method.grid, [], {})
-            assert {**method.fixed, **spaces.points(grid)[0]} in METHODS[name].candidates()
-            assert len(spaces.points(grid)) == len(METHODS[name].candidates())
+        if name in GRIDS:
+            grid = spaces.grid_of(GRIDS[name].values, [], {})
+            points, searched = spaces.points(grid), METHODS[name].candidates()
+            if name == "pfedme":  # the reproduction searches beyond the paper's grid, at whose edge the choice lay
+                assert all(any(p.items() <= c.items() for c in searched) for p in points)
+                assert len(searched) > len(points)
+            else:
+                assert {"name": name, **GRIDS[name].fixed, **points[0]} in searched
+                assert len(points) == len(searched)
         assert "lr" in spaces.ranges_of(entry, [], {})
     assert "lr" not in spaces.ranges_of(FEDBC, [], {"lr": 0.1})
 
@@ -107,6 +109,11 @@ def test_hopeless_trials_are_pruned_and_divergence_has_nothing_right(tmp_path):
     lines = run_here(plan, tmp_path / "s")
     assert [line["state"] for line in lines] == ["complete"] * 4 + ["pruned", "complete"]
     found = tuning.outcome(plan, tmp_path / "s")
+    # Killed between the study's record of a trial and its line: the line is written when the study goes on.
+    lost, file = lines[1], tmp_path / "cut.jsonl"
+    file.write_text("".join(json.dumps({"trial": n}) + "\n" for n in (0, 2, 3, 4, 5)) + '{"trial": 1')
+    (made,) = tuning.lines_lost(plan, study.open_study(tmp_path / "s", plan), file)
+    assert {k: v for k, v in made.items() if k != "seconds"} == {k: v for k, v in lost.items() if k != "seconds"}
     assert found.trials["state"].tolist()[4:] == ["pruned", "diverged"]
     assert found.trials["reached"].tolist()[0] == 4
     assert 0 < found.trials["reached"].tolist()[4] < 4
@@ -155,7 +162,7 @@ def test_killed_and_called_again_a_grid_goes_on_in_several_processes(tmp_path, c
     code, out, errors = command(*GRID)
     assert (code, errors) == (0, "")
     assert lines.read_text().startswith(before)
-    plan = Plan.read(tmp_path / "t")
+    plan = StudyPlan.read(tmp_path / "t")
     found = tuning.outcome(plan, tmp_path / "t")
     rates = METHODS["fedavg"].grid["lr"]
     assert sorted(found.trials["lr"]) == sorted(rates)  # every point once
@@ -207,7 +214,7 @@ def test_one_command_at_a_time_and_without_optuna_a_clear_word(tmp_path, command
     plan = plan_of((0.1,))
     plan.write(tmp_path / "s")
     with study.alone(tmp_path / "s"), pytest.raises(fedbc.InputError, match="s is in use"):
-        tuning.carry_out(plan, tmp_path / "s", workers=1, on_line=lambda line: None)
+        tuning.run_study(plan, tmp_path / "s", workers=1, on_line=lambda line: None)
     monkeypatch.setitem(sys.modules, "optuna", None)
     code, _, errors = command("tune", "fedbc")
     assert (code, errors) == (2, "fedbc: fedbc tune needs Optuna: pip install 'fedbc[tune]'\n")
@@ -219,5 +226,5 @@ def test_workers_that_cannot_start_a_trial_do_not_go_round_for_ever(tmp_path):
     text = json.loads((tmp_path / "s" / "study.json").read_text())
     (tmp_path / "s" / "study.json").write_text(json.dumps(text | {"space": "damaged"}))
     with pytest.raises(fedbc.errors.FedBCError, match="no trial could be finished: the process died"):
-        tuning.carry_out(plan, tmp_path / "s", workers=1, on_line=lambda line: None)
-    assert all("error" in line for line in sweep.read_results(tmp_path / "s" / "trials.jsonl").values())
+        tuning.run_study(plan, tmp_path / "s", workers=1, on_line=lambda line: None)
+    assert all("error" in line for line in Lines(tmp_path / "s" / "trials.jsonl").read().values())

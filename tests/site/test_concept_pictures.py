@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbc.experiments.plots import COLOURS
+from fedbc.drawing import COLOURS
 
 ROOT = Path(__file__).resolve().parents[2]
 GREY = re.compile(r"#(..)\1\1$")

@@ -13,8 +13,8 @@ import fedbc
 from fedbc import trackers
 from fedbc.cli import main
 from fedbc.cli.tracking import Wanted
-from fedbc.experiments import live, runs, sweep
-from fedbc.experiments.spec import RunSpec
+from fedbc.runs import CallEachRound, Lines, RunFolder, RunSpec, begin, execute_in, live, run_missing
+from fedbc.runs.many import run_to_line
 
 SPEC = RunSpec(
     {"name": "fedbc", "lr": 0.05}, {"name": "synthetic", "devices": 4}, run={"rounds": 5, "sample": 2, "seed": 3}
@@ -104,15 +104,17 @@ class Crash(RuntimeError):
 
 def test_a_run_that_crashes_and_goes_on_has_one_history_in_every_tracker(tmp_path):
     folder = tmp_path / "run"
-    runs.begin(folder, SPEC)
+    begin(RunFolder(folder), SPEC)
 
     def crash(row):
         if row["round"] == 4:
             raise Crash
 
     with pytest.raises(Crash):  # the checkpoint is of round 2; round 3 will be computed again, and 4, too
-        runs.carry_out(folder, SPEC, checkpoint_every=2, on_round=crash, trackers=every_tracker(folder, SPEC))
-    result = runs.carry_out(folder, SPEC, checkpoint_every=2, trackers=every_tracker(folder, SPEC))
+        execute_in(
+            RunFolder(folder), SPEC, [CallEachRound(crash)], checkpoint_every=2, trackers=every_tracker(folder, SPEC)
+        ).finished()
+    result = execute_in(RunFolder(folder), SPEC, checkpoint_every=2, trackers=every_tracker(folder, SPEC)).finished()
     assert result.rounds == 5
     accuracy = list(enumerate(result.history["global_accuracy"], 1))
     summary = result.summary()["global_accuracy"]
@@ -145,22 +147,22 @@ def test_a_run_that_crashes_and_goes_on_has_one_history_in_every_tracker(tmp_pat
 
 def test_a_tracker_that_is_added_later_gets_the_rounds_before(tmp_path):
     folder = tmp_path / "run"
-    runs.begin(folder, SPEC)
+    begin(RunFolder(folder), SPEC)
 
     def stop(row):
         if row["round"] == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        runs.carry_out(folder, SPEC, checkpoint_every=1, on_round=stop)
-    assert live.Follower(folder).refresh()
+        execute_in(RunFolder(folder), SPEC, [CallEachRound(stop)], checkpoint_every=1).finished()
+    assert live.Follower(RunFolder(folder)).refresh()
     known = {"name": "late", "memory": folder}
-    result = runs.carry_out(folder, SPEC, trackers=[trackers.TensorBoard("logs", **known)])
+    result = execute_in(RunFolder(folder), SPEC, trackers=[trackers.TensorBoard("logs", **known)]).finished()
     losses = list(enumerate(result.history["global_loss"], 1))
     assert losses == scalars(in_tensorboard(tmp_path / "logs" / "late"), "global_loss")
     # A finished run can be given to a tracker, too, and once is enough.
     for _ in range(2):
-        runs.carry_out(folder, SPEC, trackers=[trackers.TensorBoard("more", **known)])
+        execute_in(RunFolder(folder), SPEC, trackers=[trackers.TensorBoard("more", **known)]).finished()
     assert losses == scalars(in_tensorboard(tmp_path / "more" / "late"), "global_loss")
     assert len(list((tmp_path / "more" / "late").iterdir())) == 1
 
@@ -228,9 +230,9 @@ def test_the_documentations_snippet(tmp_path):
 
 def test_a_sweep_is_a_tracker_run_for_each_run(tmp_path):
     specs = [RunSpec(SPEC.algorithm, SPEC.data, run={"rounds": 2, "seed": seed}) for seed in (0, 1)]
-    how = functools.partial(sweep.carry_out, track=Wanted(tensorboard=tmp_path / "logs").named)
-    sweep.run_sweep(specs, tmp_path / "r.jsonl", workers=1, how=how)
-    for key, line in sweep.read_results(tmp_path / "r.jsonl").items():
+    work = functools.partial(run_to_line, track=Wanted(tensorboard=tmp_path / "logs").named)
+    run_missing(specs, tmp_path / "r.jsonl", workers=1, work=work)
+    for key, line in Lines(tmp_path / "r.jsonl").read().items():
         board = in_tensorboard(tmp_path / "logs" / f"fedbc-{key}")
         assert scalars(board, "summary/global_loss") == [(2, line["summary"]["global_loss"])]
         assert [step for step, _ in scalars(board, "global_loss")] == [1, 2]

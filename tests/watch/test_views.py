@@ -9,10 +9,9 @@ import pandas as pd
 import pytest
 
 import fedbc
-from fedbc.experiments import live, runs
-from fedbc.experiments.spec import RunSpec
+from fedbc.runs import CallEachRound, RunFolder, RunSpec, begin, deployed, execute_in, live
 from fedbc.watch import page
-from fedbc.watch.runs import WatchedRun, find
+from fedbc.watch.runs import WatchedRun
 
 SPEC = RunSpec({"name": "fedbc"}, {"name": "synthetic", "devices": 4}, run={"rounds": 6, "sample": 2})
 
@@ -25,8 +24,8 @@ class Crash(RuntimeError):
 def made(tmp_path_factory):
     """A run folder and what was seen of it before its first round, after each, after a crash, and at its end."""
     folder, views = tmp_path_factory.mktemp("made") / "run", []
-    runs.begin(folder, SPEC)
-    run = WatchedRun("run", folder)
+    begin(RunFolder(folder), SPEC)
+    run = WatchedRun("run", RunFolder(folder))
     views.append(run.look())
 
     def on_round(row):
@@ -37,9 +36,9 @@ def made(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live, "WRITE_SECONDS", 0)  # every round is written at once, however fast the machine
         with pytest.raises(Crash):
-            runs.carry_out(folder, SPEC, checkpoint_every=2, on_round=on_round)
+            execute_in(RunFolder(folder), SPEC, [CallEachRound(on_round)], checkpoint_every=2).finished()
         views.append(run.look())
-        runs.carry_out(folder, SPEC, checkpoint_every=2, on_round=on_round)
+        execute_in(RunFolder(folder), SPEC, [CallEachRound(on_round)], checkpoint_every=2).finished()
         views.append(run.look())
     return folder, views
 
@@ -47,12 +46,12 @@ def made(tmp_path_factory):
 def test_rounds_that_follow_fast_are_written_with_the_next_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(live, "WRITE_SECONDS", np.inf)
     written = []
-    with live.recorded(tmp_path, 5, every=2) as record:
+    with live.recorded(RunFolder(tmp_path), 5, every=2) as record:
         for number in range(1, 6):
             record({"round": number})
-            written.append(len(live.read_rows(tmp_path)))
+            written.append(len(live.read_rows(RunFolder(tmp_path))))
     assert written == [0, 2, 2, 4, 4]
-    assert [row["round"] for row in live.read_rows(tmp_path)] == [1, 2, 3, 4, 5]
+    assert [row["round"] for row in live.read_rows(RunFolder(tmp_path))] == [1, 2, 3, 4, 5]
 
 
 @pytest.fixture
@@ -85,34 +84,38 @@ def test_a_run_from_its_beginning_over_a_crash_to_its_end(seen):
 
 def test_runs_without_a_live_history_are_shown_too(seen, tmp_path):
     folder, views = seen
-    (folder / live.FILE).unlink()
-    over = WatchedRun("old", folder).look()
+    RunFolder(folder).live.unlink()
+    over = WatchedRun("old", RunFolder(folder)).look()
     assert (over.state, over.round, over.rounds) == ("finished", 6, 6)
     assert over.history["global_loss"].tolist() == pytest.approx(views[-1].history["global_loss"].tolist())
     for name in ("summary.json", "history.csv", "devices.csv", "models.safetensors"):
         (folder / name).unlink()
-    cut = WatchedRun("old", folder).look()  # all that is left is a checkpoint
+    cut = WatchedRun("old", RunFolder(folder)).look()  # all that is left is a checkpoint
     assert (cut.state, cut.round) == ("not finished", 6)
     assert cut.history["global_loss"].tolist() == pytest.approx(views[-1].history["global_loss"].tolist())
     assert len(cut.devices) == 12
     (folder / "spec.json").unlink()  # as in a deployment that runs
-    assert WatchedRun("old", folder).look().spec["data"]["devices"] == 4
+    assert WatchedRun("old", RunFolder(folder)).look().spec["data"]["devices"] == 4
 
 
 def test_an_extended_run_keeps_the_rounds_before(seen):
     folder, _ = seen
-    (folder / live.FILE).unlink()
+    RunFolder(folder).live.unlink()
     longer = RunSpec(SPEC.algorithm, SPEC.data, run={**SPEC.run, "rounds": 8})
-    runs.carry_out(folder, longer)
-    view = WatchedRun("run", folder).look()
+    execute_in(RunFolder(folder), longer).finished()
+    view = WatchedRun("run", RunFolder(folder)).look()
     assert (view.state, view.history["round"].tolist()) == ("finished", list(range(1, 9)))
 
 
 def test_damaged_files_do_not_end_the_watch(seen):
     folder, _ = seen
-    for name in ("spec.json", "history.csv", "devices.csv", "checkpoint.safetensors", live.FILE):
+    for name in ("spec.json", "history.csv", "devices.csv", "checkpoint.safetensors", "live.jsonl"):
         (folder / name).write_bytes(b"\x00{[")
-    assert WatchedRun("run", folder).look().round == 0
+    assert WatchedRun("run", RunFolder(folder)).look().round == 0
+    for text in ("[1, 2]", '"x"', '{"run": [3]}', "null"):  # JSON, and no specification
+        (folder / "spec.json").write_text(text)
+        view = WatchedRun("run", RunFolder(folder)).look()
+        assert (view.round, view.rounds, view.spec) == (0, None, {})
 
 
 def test_a_deployments_folder_is_read_while_it_runs(tmp_path):
@@ -120,14 +123,20 @@ def test_a_deployments_folder_is_read_while_it_runs(tmp_path):
 
     spec = {"algorithm": {"name": "fedavg"}, "data": {"devices": 5}, "model": {}, "run": {"epochs": 1}}
     journal = Journal(tmp_path / "flower", spec, fedbc.FedAvg().init_server({"w": np.zeros(3)}))
-    with live.recorded(_made(tmp_path / "flower"), 9, every=1) as record:
+    with live.recorded(RunFolder(_made(tmp_path / "flower")), 9, every=1) as record:
         for number in (1, 2):
             taken = {d: (10, {"drift": 0.1 * d, "loss": 1.0, "weight": 1.0}) for d in (number, number + 1)}
             journal.close_round(journal.server, taken)
-            journal.history[-1] |= {"global_accuracy": 0.5, "seconds": 2.0}
+            journal.complete_row(journal.history[-1] | {"global_accuracy": 0.5, "seconds": 2.0})
             journal.save()
             record(journal.history[-1])
-        view = WatchedRun("flower", tmp_path / "flower").look()
+        status = deployed.Status("flower", 9, [deployed.DeviceStatus(n, here=n < 4) for n in range(5)])
+        status.fault(3, "round 2: it is NaN")
+        status.enter(tmp_path / "flower", "trains round 3")
+        view = WatchedRun("flower", RunFolder(tmp_path / "flower")).look()
+    assert view.why.startswith(
+        "trains round 3; 4 of 5 devices are there; 1 answers not used, such as device 3's: round 2"
+    )
     assert (view.state, view.round, view.rounds, view.seconds_a_round) == ("running", 2, 9, 2.0)
     assert 13 < view.seconds_left <= 14
     assert view.devices["device"].tolist() == [1, 2, 2, 3]
@@ -143,12 +152,15 @@ def _made(folder):
 
 def test_runs_are_found_a_few_levels_down(seen, tmp_path):
     folder, _ = seen
-    assert find(folder) == [folder]
+    assert RunFolder.find(folder) == [RunFolder(folder)]
     for place in ("many/one", "many/two/runs/three", "many/.hidden", "many/a/b/c/deep"):
         (tmp_path / place).mkdir(parents=True)
         shutil.copy(folder / "spec.json", tmp_path / place)
     (tmp_path / "many" / "curves.png").write_bytes(b"")
-    assert find(tmp_path / "many") == [tmp_path / "many/one", tmp_path / "many/two/runs/three"]
+    assert [f.path for f in RunFolder.find(tmp_path / "many")] == [
+        tmp_path / "many/one",
+        tmp_path / "many/two/runs/three",
+    ]
 
 
 def test_the_pages_data_are_strict_json_and_say_when_the_page_must_change(seen):

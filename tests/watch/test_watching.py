@@ -16,8 +16,7 @@ from browser import PHONE
 from watch_server import watching
 
 from fedbc.cli import main
-from fedbc.experiments import live, runs
-from fedbc.experiments.spec import RunSpec
+from fedbc.runs import RunFolder, RunSpec, begin, execute_in, live
 from fedbc.watch.server import Server, Watcher
 
 SPEC = RunSpec({"name": "fedbc"}, {"name": "synthetic", "devices": 4}, run={"rounds": 3})
@@ -29,8 +28,8 @@ def folder(tmp_path_factory):
     parent = tmp_path_factory.mktemp("runs") / "two"
     for name in ("fedbc", "fedavg"):
         spec = RunSpec({"name": name}, SPEC.data, run=SPEC.run)
-        runs.begin(parent / name, spec)
-        runs.carry_out(parent / name, spec)
+        begin(RunFolder(parent / name), spec)
+        execute_in(RunFolder(parent / name), spec).finished()
     return parent
 
 
@@ -154,7 +153,7 @@ def test_the_page_follows_a_real_run_over_ctrl_c_and_resume_to_its_end(tmp_path,
     command = [sys.executable, "-m", "fedbc", "run", "--quiet", "--checkpoint-every", "5"]
     new = ["--devices", "6", "--sample", "3", "--rounds", "100000", "--momentum", "0.5", "--out", str(folder)]
     with subprocess.Popen([*command, *new], stderr=subprocess.PIPE, text=True) as process:
-        follower = live.Follower(folder)
+        follower = live.Follower(RunFolder(folder))
         while not follower.refresh():
             assert process.poll() is None, process.stderr.read()
         with watching(folder) as address:

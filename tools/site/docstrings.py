@@ -9,7 +9,7 @@ from typing import Any
 import griffe
 
 ITEM = re.compile(r"^([a-z_]\w*(?:, \w+)*): (?=\S)", re.MULTILINE)
-"""A line such as `history: one row a round`, which our docstrings use for lists of names."""
+"""A line such as `history: one row per round`, which our docstrings use for lists of names."""
 
 
 class Docstrings(griffe.Extension):

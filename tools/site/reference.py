@@ -127,7 +127,16 @@ def commands_page() -> str:
     for name, command in _commands(fedbc, "fedbc"):
         with click.Context(command, info_name=name, max_content_width=110, terminal_width=110) as context:
             parts += [f"## {name}", f"```text\n{command.get_help(context)}\n```"]
+            if name == "fedbc run":
+                parts += _topics(command, context)
     return "\n\n".join(parts) + "\n"
+
+
+def _topics(command: Any, context: click.Context) -> Iterator[str]:
+    """What `--help NAME` tells of each method, data set and model."""
+    for topic in command.topics():
+        yield f"### {context.command_path} --help {topic}"
+        yield f"```text\n{command.topic(context, topic)}\n```"
 
 
 def _commands(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:

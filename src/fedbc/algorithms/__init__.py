@@ -6,7 +6,7 @@ from fedbc.algorithms.fedadmm import FedADMM
 from fedbc.algorithms.fedavg import FedAvg
 from fedbc.algorithms.fedbc import FedBC
 from fedbc.algorithms.feddyn import FedDyn
-from fedbc.algorithms.fedopt import FedAdam, FedAvgM, FedOpt, FedYogi
+from fedbc.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedOpt, FedYogi
 from fedbc.algorithms.fedpd import FedPD
 from fedbc.algorithms.fedprox import FedProx
 from fedbc.algorithms.finetune import FineTune
@@ -29,6 +29,7 @@ _METHODS: tuple[type[Algorithm], ...] = (
     FedADMM,
     FedDyn,
     FedAvgM,
+    FedAdagrad,
     FedAdam,
     FedYogi,
     PerFedAvg,
@@ -49,6 +50,7 @@ __all__ = [
     "Context",
     "Ditto",
     "FedADMM",
+    "FedAdagrad",
     "FedAdam",
     "FedAvg",
     "FedAvgM",

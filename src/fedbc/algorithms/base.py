@@ -16,14 +16,17 @@ and on real devices.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 
 from fedbc.algorithms.finetune import FineTune
+from fedbc.algorithms.solver import Part, Rate, Solver
+from fedbc.errors import InputError
 
 Params = Any
 State = Any
@@ -43,6 +46,14 @@ class Context(NamedTuple):
     """K_i, how many local steps it will take"""
 
 
+INFO = {
+    "drift": "‖x_i - z‖² after the local steps",
+    "loss": "the mean loss along the local steps",
+    "weight": "the device's weight in the server's mean",
+}
+"""The diagnostics that every method gives, one number per device each; a method may add others of its own."""
+
+
 class Finished(NamedTuple):
     """The outcome of one device's local work."""
 
@@ -51,12 +62,47 @@ class Finished(NamedTuple):
     summand: State
     """what it adds to the sum that the server sees"""
     info: dict[str, Scalar]
-    """scalars for people to look at, apart from state; `weight` is the device's weight in the server's mean"""
+    """scalars for people to look at, apart from state: those of `INFO`, and the method's own"""
 
 
-def parameter(default: Any, help: str) -> Any:
-    """A hyper-parameter with its default and the line of help that the command line shows."""
-    return dataclasses.field(default=default, metadata={"help": help})
+class Duals(NamedTuple):
+    """The dual variables of a device, lambda_i and gamma_i; or of many, as arrays of the host."""
+
+    multiplier: Any
+    tolerance: Any
+
+
+class LocalProblem(NamedTuple):
+    """What plain local steps descend on: f_i(w) + multiplier ‖w - z‖²."""
+
+    start: Params
+    """w^0"""
+    multiplier: Scalar | float
+    lr: float
+    momentum: float
+
+
+class StepsTaken(NamedTuple):
+    """Local steps that somebody else took."""
+
+    w: Params
+    """where they led"""
+    loss: Scalar
+    """the sum of their batches' losses"""
+    number: Scalar
+
+
+def parameter(default: Any, help: str, *, rate: Rate | None = None) -> Any:
+    """A hyper-parameter with its default and the line of help that the command line shows.
+
+    rate: for a rate of local or dual steps, which a run's schedule may move.
+    """
+    return dataclasses.field(default=default, metadata={"help": help, "rate": rate})
+
+
+def is_zero(rate: Any) -> bool:
+    """Whether a rate is 0, as far as is known before the run: one that a schedule moves is not."""
+    return not isinstance(rate, jax.Array) and rate == 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +115,60 @@ class Algorithm(ABC):
     """the publication"""
     batches: ClassVar[int] = 1
     """how many mini-batches one step takes; where more than one, `step` gets a tuple of them"""
+    solver: ClassVar[Solver] = Solver()
+    """takes the local steps, of a method that leaves them to it; given by the run (`with_solver`)"""
+
+    def with_solver(self, solver: Solver) -> Self:
+        """The same method with another local solver."""
+        given = copy.copy(self)
+        object.__setattr__(given, "solver", solver)  # it is no hyper-parameter: the same method takes any
+        return given
+
+    def in_round(self, round: Scalar) -> Self:
+        """The same method with the rates of a round, where schedules move them."""
+        return self.with_factors(self.solver.factors(round))
+
+    def with_factors(self, factors: Mapping[Rate, Scalar]) -> Self:
+        """The same method with its rates multiplied; a rate of 0 stays."""
+        moved = {f.name: factors[f.metadata["rate"]] for f in self._rates() if f.metadata["rate"] in factors}
+        if not moved:
+            return self
+        given = copy.copy(self)
+        for name, factor in moved.items():
+            object.__setattr__(given, name, factor * getattr(self, name))  # no longer a number to be checked
+        return given
+
+    def check_solver(self, solver: Solver) -> None:
+        """Raise an InputError if the method cannot use what was chosen of the local solver."""
+        for part in solver.chosen:
+            reason = self.refuses(part)
+            if reason is not None:
+                raise InputError(f"{part} does not apply to {self.name}: {reason}")
+        moved = {f.metadata["rate"] for f in self._rates()}
+        if solver.lr_schedule is not None and Rate.LOCAL not in moved:
+            raise InputError(f"lr_schedule does not apply to {self.name}: it declares no rate=Rate.LOCAL")
+        if solver.dual_schedule is not None and Rate.DUAL not in moved:
+            raise InputError(f"dual_schedule does not apply to {self.name}: it has no dual rate")
+
+    def refuses(self, part: Part) -> str | None:
+        """Why the method does not take this part of a local solver; None if it does."""
+        return "it takes its local steps itself"
+
+    def stationarity(self, carry: Carry, gradient: Callable[[Params], Params]) -> Scalar:
+        """‖∇L_i(w)‖² where local training stands, from the function w -> ∇f_i(w); of methods that take epsilon."""
+        raise NotImplementedError
+
+    def count_steps(self, carry: Carry, steps: Scalar) -> Carry:
+        """The carry of local training that ended after so many steps; of methods that take epsilon."""
+        raise NotImplementedError
+
+    def with_global_model(self, server: State, z: Params) -> State:
+        """The server's state with another global model."""
+        return server._replace(z=z) if hasattr(server, "_fields") else z
+
+    def _rates(self) -> list[Any]:
+        """The hyper-parameters that schedules may move, unless they are 0."""
+        return [f for f in dataclasses.fields(self) if f.metadata.get("rate") and not is_zero(getattr(self, f.name))]
 
     @abstractmethod
     def init_server(self, params: Params) -> State:
@@ -105,6 +205,26 @@ class Algorithm(ABC):
     @abstractmethod
     def update(self, server: State, total: State, population: Scalar) -> State:
         """The server's new state from the sum of the summands; `population` is the number of all devices."""
+
+    def duals(self, device: State) -> Duals | None:
+        """lambda_i and gamma_i, from the device's state, for methods that have them."""
+        return None
+
+    @property
+    def has_plain_steps(self) -> bool:
+        """Whether somebody else, such as an optimizer of PyTorch, may take the local steps in the place of `step`.
+
+        The work is then `begin`, steps on `local_problem`, `accept_steps`, `finish`.
+        """
+        return False
+
+    def local_problem(self, carry: Carry) -> LocalProblem:
+        """What the steps descend on, of a method with plain steps."""
+        raise NotImplementedError
+
+    def accept_steps(self, carry: Carry, taken: StepsTaken) -> Carry:
+        """What `step` would carry after the steps that somebody else took, of a method with plain steps."""
+        raise NotImplementedError
 
     def fine_tune(self) -> FineTune | None:
         """How a device adapts its model before use, for methods that train a model to be adapted (MAML)."""

@@ -22,16 +22,17 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from fedbc import checks, trees
-from fedbc.algorithms import fedavg, sgd
+from fedbc.algorithms import fedavg, solver
 from fedbc.algorithms.base import Context, Finished, Loss, Params, parameter
 from fedbc.algorithms.fedavg import FedAvg
+from fedbc.algorithms.solver import Rate
 
 
 class Carry(NamedTuple):
     """FedAvg's local training, and the personal model's."""
 
     shared: fedavg.Carry
-    personal: sgd.Descent
+    personal: solver.Descent
 
 
 @dataclass(frozen=True)
@@ -42,23 +43,32 @@ class Ditto(FedAvg):
     reference: ClassVar[str] = "Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021"
 
     penalty: float = parameter(0.1, "strength of the pull of the personal models towards the global one (lambda)")
-    personal_lr: float = parameter(0.01, "rate of the personal models' steps (eta)")
+    personal_lr: float = parameter(0.01, "rate of the personal models' steps (eta)", rate=Rate.LOCAL)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.number("penalty", self.penalty, at_least=0)
         checks.number("personal_lr", self.personal_lr, above=0)
 
+    def refuses(self, part: solver.Part) -> str | None:
+        """It trains two models on a device."""
+        return (
+            "it trains two models on a device, each for an objective of its own"
+            if part is solver.Part.EPSILON
+            else None
+        )
+
     def begin(self, message: Params, device: Params, context: Context) -> Carry:  # type: ignore[override]
         """w^0 = z, v^0 = v_i"""
-        return Carry(super().begin(message, device, context), sgd.start(device))
+        return Carry(super().begin(message, device, context), self.solver.start(device))
 
     def step(self, loss: Loss, carry: Carry, batch: object) -> Carry:  # type: ignore[override]
         """w <- w - lr ∇f_i(w),  v <- v - eta (∇f_i(v) + lambda (v - z))"""
         shared, v = carry
+        near_z = solver.Objective(self.penalty, shared.z)
         return Carry(
             super().step(loss, shared, batch),
-            sgd.step(loss, v, batch, self.personal_lr, self.momentum, pull=self.penalty, centre=shared.z),
+            self.solver.step(loss, v, batch, near_z, self.personal_lr, self.momentum),
         )
 
     def finish(self, carry: Carry) -> Finished:  # type: ignore[override]

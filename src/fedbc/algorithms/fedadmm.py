@@ -30,8 +30,10 @@ import jax
 import jax.numpy as jnp
 
 from fedbc import checks, trees
-from fedbc.algorithms import sgd, weighted
-from fedbc.algorithms.base import Algorithm, Context, Finished, Loss, Params, Scalar, parameter
+from fedbc.algorithms import solver, weighted
+from fedbc.algorithms.base import Context, Finished, Params, Scalar, parameter
+from fedbc.algorithms.descending import Descending
+from fedbc.algorithms.solver import Rate
 
 
 class Server(NamedTuple):
@@ -52,31 +54,35 @@ class Device(NamedTuple):
 class Carry(NamedTuple):
     """Local training, and the round's fixed quantities."""
 
-    descent: sgd.Descent
+    descent: solver.Descent
     message: Server
     device: Device
     steps: Scalar
 
 
 @dataclass(frozen=True)
-class FedADMM(Algorithm):
+class FedADMM(Descending):
     """Consensus by ADMM with partial participation: devices send the change of their augmented models."""
 
     name: ClassVar[str] = "fedadmm"
     reference: ClassVar[str] = "Wang et al., FedADMM, CDC 2022; Gong et al., FedADMM, ICDE 2022"
 
-    lr: float = parameter(0.01, "rate of the local steps")
+    lr: float = parameter(0.01, "rate of the local steps", rate=Rate.LOCAL)
     rho: float = parameter(0.1, "strength of the pull towards the global model (rho)")
     server_lr: float | None = parameter(None, "rate of the server's step (eta); None means |S|/N, which is exact")
     start: str = parameter("global", "where local training starts: 'global' (z) or 'local' (x_i)")
     momentum: float = parameter(0.0, "momentum of the local steps, restarted each round")
 
     def __post_init__(self) -> None:
-        sgd.check(self.lr, self.momentum)
+        solver.check(self.lr, self.momentum)
         checks.number("rho", self.rho, above=0)
         if self.server_lr is not None:
             checks.number("server_lr", self.server_lr, above=0)
         checks.choice("start", self.start, ["global", "local"])
+
+    def check_summand(self, summand: weighted.Mean, examples: int) -> None:
+        """The device counts once."""
+        weighted.check_weight("uniform", summand.weight, examples)
 
     def init_server(self, params: Params) -> Server:
         """z = z^0"""
@@ -97,21 +103,11 @@ class FedADMM(Algorithm):
     def begin(self, message: Server, device: Device, context: Context) -> Carry:
         """w^0 = z, or x_i"""
         w = message.z if self.start == "global" else device.x
-        return Carry(sgd.start(w), message, device, context.steps)
+        return Carry(self.solver.start(w), message, device, context.steps)
 
-    def step(self, loss: Loss, carry: Carry, batch: object) -> Carry:
-        """w <- w - lr (∇f_i(w) + y_i + rho (w - z))"""
-        descent = sgd.step(
-            loss,
-            carry.descent,
-            batch,
-            self.lr,
-            self.momentum,
-            pull=self.rho,
-            centre=carry.message.z,
-            correction=carry.device.dual,
-        )
-        return carry._replace(descent=descent)
+    def objective(self, carry: Carry) -> solver.Objective:
+        """<y_i, w> + rho/2 ‖w - z‖²: w <- w - lr (∇f_i(w) + y_i + rho (w - z))"""
+        return solver.Objective(self.rho, carry.message.z, carry.device.dual)
 
     def finish(self, carry: Carry) -> Finished:
         """The dual step, and the summand (a_i - old a_i, 1)."""

@@ -14,33 +14,39 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from fedbc import trees
-from fedbc.algorithms import sgd, weighted
-from fedbc.algorithms.base import Algorithm, Context, Finished, Loss, Params, Scalar, parameter
+from fedbc.algorithms import solver, weighted
+from fedbc.algorithms.base import Context, Finished, LocalProblem, Params, Scalar, parameter
+from fedbc.algorithms.descending import PlainSteps
+from fedbc.algorithms.solver import Rate
 
 
 class Carry(NamedTuple):
     """Local training, and the round's fixed quantities."""
 
-    descent: sgd.Descent
+    descent: solver.Descent
     z: Params
     weight: Scalar
     steps: Scalar
 
 
 @dataclass(frozen=True)
-class FedAvg(Algorithm):
+class FedAvg(PlainSteps):
     """Federated averaging: local steps from the global model, then a mean weighted by n_i, √n_i or uniformly."""
 
     name: ClassVar[str] = "fedavg"
     reference: ClassVar[str] = "McMahan et al., Communication-Efficient Learning of Deep Networks, AISTATS 2017"
 
-    lr: float = parameter(0.01, "rate of the local steps")
+    lr: float = parameter(0.01, "rate of the local steps", rate=Rate.LOCAL)
     momentum: float = parameter(0.0, "momentum of the local steps, restarted each round")
     weights: str = parameter("examples", weighted.WEIGHTS)
 
     def __post_init__(self) -> None:
-        sgd.check(self.lr, self.momentum)
+        solver.check(self.lr, self.momentum)
         weighted.check(self.weights)
+
+    def check_summand(self, summand: weighted.Mean, examples: int) -> None:
+        """Its weight is that of its examples."""
+        weighted.check_weight(self.weights, summand.weight, examples)
 
     def init_server(self, params: Params) -> Params:
         """The server keeps z alone."""
@@ -56,11 +62,25 @@ class FedAvg(Algorithm):
 
     def begin(self, message: Params, device: Params, context: Context) -> Carry:
         """w^0 = z"""
-        return Carry(sgd.start(message), message, weighted.weight(self.weights, context), context.steps)
+        return Carry(self.solver.start(message), message, weighted.weight(self.weights, context), context.steps)
 
-    def step(self, loss: Loss, carry: Carry, batch: object) -> Carry:
-        """w <- w - lr ∇f_i(w)"""
-        return carry._replace(descent=sgd.step(loss, carry.descent, batch, self.lr, self.momentum))
+    def objective(self, carry: Carry) -> solver.Objective:
+        """f_i alone, w <- w - lr ∇f_i(w); with a pull towards z where a method built on this one has it."""
+        return solver.Objective(self.pull, carry.z)
+
+    @property
+    def pull(self) -> float | None:
+        """The strength of the pull towards z."""
+        return None
+
+    @property
+    def has_plain_steps(self) -> bool:
+        """Unless a method built on this one has other steps."""
+        return type(self).step is FedAvg.step
+
+    def local_problem(self, carry: Carry) -> LocalProblem:
+        """The pull is the gradient of pull/2 ‖w - z‖²."""
+        return LocalProblem(carry.descent.w, (self.pull or 0.0) / 2, self.lr, self.momentum)
 
     def finish(self, carry: Carry) -> Finished:
         """The summand (n_i x_i, n_i)."""

@@ -16,12 +16,12 @@ f_i(x_i) + lambda_i(‖x_i - z‖² - gamma_i) is minimised in x_i on the device
     gamma_i         tolerance                     lambda_min, lambda_max  lambda_min, lambda_max
     lambda_i^0      multiplier                    w^0 = z or x_i          start
 
-`momentum` is that of the local steps, 0 on paper. `bounds="theory"` takes each device's bounds of lambda from the
-smoothness of its loss, which it measures by power iteration, as the proofs need it (`fedbc.algorithms.smoothness`).
+`momentum` is that of the local steps, 0 on paper; `server` says whose mean z is (`fedbc.algorithms.multiplied`);
+`bounds="theory"` measures each device's smoothness, from which the proofs' bounds of lambda follow
+(`fedbc.algorithms.smoothness`).
 
-Two departures from the paper's letter. w^0 = z is the default where Algorithm 2 starts from x_i: it is what the paper's
-experiments did, and it is what works (`start="local"` is the letter). Where every sampled lambda_i is 0 the server's
-mean is 0/0 on paper: the plain mean takes its place, which is why x_i travels both weighted and plain.
+Departures from the letter: w^0 = z where Algorithm 2 starts from x_i, as in the paper's experiments (`start="local"` is
+the letter). Where all lambda_i are 0 the server's mean, 0/0 on paper, is the plain one: x_i travels plain, too.
 """
 
 from __future__ import annotations
@@ -29,13 +29,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 
 from fedbc import checks, trees
-from fedbc.algorithms import sgd, smoothness
-from fedbc.algorithms.base import Algorithm, Context, Finished, Loss, Params, Scalar, parameter
+from fedbc.algorithms import latest, multiplied, smoothness, solver
+from fedbc.algorithms.base import Context, Duals, Finished, LocalProblem, Loss, Params, Scalar, is_zero, parameter
+from fedbc.algorithms.descending import PlainSteps
+from fedbc.algorithms.latest import Latest
+from fedbc.algorithms.multiplied import Total, check_share
+from fedbc.algorithms.solver import Rate
 from fedbc.errors import InputError
 
 
@@ -47,43 +51,38 @@ class Device(NamedTuple):
     tolerance: Scalar
     smoothness: Scalar | None = None
     """L_i as measured so far; only for bounds="theory\""""
+    joined: Any = None
+    """whether (1) it took part before; only for server="all\""""
 
 
 class Carry(NamedTuple):
     """Local training, and the round's fixed quantities."""
 
-    descent: sgd.Descent
+    descent: solver.Descent
     z: Params
     multiplier: Scalar
     tolerance: Scalar
     steps: Scalar
     smoothness: smoothness.Measured | None = None
-
-
-class Total(NamedTuple):
-    """The sum that the server sees."""
-
-    weighted: Params
-    """Σ lambda_i x_i"""
-    weight: Scalar
-    """Σ lambda_i"""
-    plain: Params
-    """Σ x_i, for the case that every lambda_i is 0"""
-    devices: Scalar
+    old: Device | None = None
+    """the device at the round's start; only for server="all\""""
 
 
 @dataclass(frozen=True)
-class FedBC(Algorithm):
+class FedBC(PlainSteps):
     """Federated learning beyond consensus: local models within a tolerance of the global one (primal-dual)."""
 
     name: ClassVar[str] = "fedbc"
     reference: ClassVar[str] = "Bedi et al., FedBC: Calibrating Global and Local Models via FL Beyond Consensus"
 
-    lr: float = parameter(0.01, "rate of the local steps (beta)")
-    dual_lr: float = parameter(0.01, "rate of the dual ascent on lambda, and of a learned gamma (alpha, lr_lambda)")
+    lr: float = parameter(0.01, "rate of the local steps (beta)", rate=Rate.LOCAL)
+    dual_lr: float = parameter(0.01, "rate of lambda and of a learned gamma (alpha, lr_lambda)", rate=Rate.DUAL)
     momentum: float = parameter(0.0, "momentum of the local steps, restarted each round")
     tolerance: float | str | Sequence[float] = parameter(
-        "learned", "gamma: 'learned' from 0 at rate dual_lr, or a fixed number, or one number a device"
+        "learned", "gamma: 'learned' from 0 at rate dual_lr, or a fixed number, or one number per device"
+    )
+    server: str = parameter(
+        "sampled", "whose mean z is: 'sampled', or 'all' devices that ever took part, as last known"
     )
     start: str = parameter("global", "where local training starts: 'global' (z) or 'local' (x_i, Algorithm 2's letter)")
     lambda_min: float = parameter(0.0, "lower bound of the multipliers (lambda_min)")
@@ -94,90 +93,91 @@ class FedBC(Algorithm):
     )
 
     def __post_init__(self) -> None:
-        sgd.check(self.lr, self.momentum)
+        solver.check(self.lr, self.momentum)
         checks.number("dual_lr", self.dual_lr, at_least=0)
         object.__setattr__(self, "tolerance", checks.tolerance(self.tolerance))
         checks.choice("start", self.start, ["global", "local"])
         checks.number("lambda_min", self.lambda_min, at_least=0)
         checks.number("lambda_max", self.lambda_max, at_least=self.lambda_min, infinite=True)
         checks.number("multiplier", self.multiplier, at_least=self.lambda_min, at_most=self.lambda_max)
+        checks.choice("server", self.server, ["sampled", "all"])
         checks.choice("bounds", self.bounds, ["given", "theory"])
         if self.bounds == "theory" and (self.lambda_min > 0 or self.lambda_max < math.inf):
             raise InputError("bounds='theory' sets lambda_min and lambda_max itself: leave them out")
 
     def check_population(self, devices: int) -> None:
         """One tolerance a device, where they are given one by one."""
-        if isinstance(self.tolerance, tuple) and len(self.tolerance) != devices:
-            raise InputError(
-                f"tolerance has {len(self.tolerance)} values but the federation has {devices} devices: "
-                "give one number, or one number a device"
-            )
+        if isinstance(self.tolerance, tuple):
+            checks.one_per_device("tolerance", self.tolerance, devices)
 
-    def check_summand(self, summand: Total, examples: int) -> None:
-        """lambda_i is within its bounds, up to rounding, and the device counts once."""
-        del examples
-        multiplier, slack = float(summand.weight), 1e-6
-        low, high = self.lambda_min * (1 - slack), self.lambda_max * (1 + slack)
-        if not low <= multiplier <= high:
-            raise InputError(
-                f"its lambda is {multiplier:g}, out of the bounds {self.lambda_min:g} to {self.lambda_max:g}"
-            )
-        if float(summand.devices) != 1:
-            raise InputError(f"it counts as {float(summand.devices):g} devices")
+    def check_summand(self, summand: Total | Latest, examples: int) -> None:
+        """An honest share; of a change alone nothing is known."""
+        if isinstance(summand, Total):
+            check_share(summand, self.lambda_min, self.lambda_max)
 
-    def init_server(self, params: Params) -> Params:
-        """The server keeps z alone."""
-        return params
+    def init_server(self, params: Params) -> Params | multiplied.Everyone:
+        """The server keeps z; for server="all" also what the devices sent."""
+        return multiplied.start(params) if self.server == "all" else params
+
+    def global_model(self, server: Params | multiplied.Everyone) -> Params:
+        """z"""
+        return server.z if self.server == "all" else server
+
+    def broadcast(self, server: Params | multiplied.Everyone) -> Params:
+        """z"""
+        return self.global_model(server)
 
     def init_device(self, params: Params, context: Context) -> Device:
         """x_i = z, lambda_i = lambda^0, gamma_i = 0 if learned."""
-        if isinstance(self.tolerance, str):
-            gamma = jnp.zeros(())
-        elif isinstance(self.tolerance, tuple):
-            gamma = jnp.asarray(self.tolerance, float)[context.index]
-        else:
-            gamma = jnp.asarray(self.tolerance, float)
+        gamma = jnp.asarray(0.0 if isinstance(self.tolerance, str) else self.tolerance, float)
+        if isinstance(self.tolerance, tuple):
+            gamma = gamma[context.index]
         unknown = jnp.zeros(()) if self.bounds == "theory" else None
-        return Device(params, jnp.asarray(self.multiplier, float), gamma, unknown)
+        joined = jnp.zeros((), float) if self.server == "all" else None
+        return Device(params, jnp.asarray(self.multiplier, float), gamma, unknown, joined)
 
     def local_model(self, device: Device) -> Params:
         """x_i"""
         return device.x
 
+    def duals(self, device: Device) -> Duals:
+        """lambda_i and gamma_i"""
+        return Duals(device.multiplier, device.tolerance)
+
     def begin(self, message: Params, device: Device, context: Context) -> Carry:
         """w^0 = z, or x_i."""
         w = message if self.start == "global" else device.x
         known = smoothness.begun(device.smoothness)
-        return Carry(sgd.start(w), message, device.multiplier, device.tolerance, context.steps, known)
+        old = device if self.server == "all" else None
+        return Carry(self.solver.start(w), message, device.multiplier, device.tolerance, context.steps, known, old)
+
+    def objective(self, carry: Carry) -> solver.Objective:
+        """lambda_i ‖w - z‖², so that w <- w - beta (∇f_i(w) + 2 lambda_i (w - z))"""
+        return solver.Objective(2 * carry.multiplier, carry.z)
 
     def step(self, loss: Loss, carry: Carry, batch: object) -> Carry:
-        """w <- w - beta (∇f_i(w) + 2 lambda_i (w - z))"""
-        carry = self.within_bounds(loss, carry, batch)
-        descent = sgd.step(
-            loss, carry.descent, batch, self.lr, self.momentum, pull=2 * carry.multiplier, centre=carry.z
-        )
-        return carry._replace(descent=descent)
+        """A step on the objective, after lambda_i is within its bounds."""
+        return super().step(loss, smoothness.within_bounds(loss, carry, batch), batch)
 
-    def within_bounds(self, loss: Loss, carry: Carry, batch: object) -> Carry:
-        """For bounds="theory", in a round's first step: L_i, and lambda_i moved into its interval."""
-        if carry.smoothness is None:
-            return carry
-        known = smoothness.measure(carry.smoothness, loss, carry.descent.w, batch)
-        multiplier = jnp.clip(carry.multiplier, *smoothness.bounds(known.constant))
-        return carry._replace(smoothness=known, multiplier=multiplier)
+    @property
+    def has_plain_steps(self) -> bool:
+        """Unless a method built on this one has other steps; bounds="theory" measures L_i in the first step."""
+        return type(self).step is FedBC.step and self.bounds == "given"
+
+    def local_problem(self, carry: Carry) -> LocalProblem:
+        """f_i(w) + lambda_i ‖w - z‖²"""
+        return LocalProblem(carry.descent.w, carry.multiplier, self.lr, self.momentum)
 
     def finish(self, carry: Carry) -> Finished:
         """The dual step, the tolerance's step, and the summand (lambda_i x_i, lambda_i, x_i, 1)."""
-        x = carry.descent.w
+        x, multiplier = carry.descent.w, carry.multiplier
         drift = trees.sqdist(x, carry.z)
-        multiplier = carry.multiplier
         known = carry.smoothness.constant if carry.smoothness is not None else None
-        if self.dual_lr > 0:  # 0 times the slack of an infinite tolerance would be undefined
+        if not is_zero(self.dual_lr):  # 0 times the slack of an infinite tolerance would be undefined
             ascended = multiplier + self.dual_lr * (drift - carry.tolerance)
             low, high = (self.lambda_min, self.lambda_max) if known is None else smoothness.bounds(known)
             multiplier = jnp.clip(ascended, low, high)
-        learned = self.tolerance == "learned"
-        tolerance = carry.tolerance + self.dual_lr * carry.multiplier if learned else carry.tolerance
+        tolerance = carry.tolerance + (self.dual_lr * carry.multiplier if self.tolerance == "learned" else 0)
         info = {
             "multiplier": multiplier,
             "tolerance": tolerance,
@@ -186,14 +186,14 @@ class FedBC(Algorithm):
             "loss": carry.descent.loss / carry.steps,
             "weight": multiplier,
         }
-        total = Total(trees.scale(multiplier, x), multiplier, x, jnp.ones_like(multiplier))
         if known is not None:
             info["smoothness"] = known
-        return Finished(Device(x, multiplier, tolerance, known), total, info)
+        own, old = multiplied.share(x, multiplier), carry.old
+        if old is None:
+            return Finished(Device(x, multiplier, tolerance, known), own, info)
+        change = latest.change(own, multiplied.share(old.x, old.multiplier), old.joined)
+        return Finished(Device(x, multiplier, tolerance, known, jnp.ones_like(multiplier)), change, info)
 
-    def update(self, server: Params, total: Total, population: Scalar) -> Params:
+    def update(self, server: Params, total: Total | Latest, population: Scalar) -> Params:
         """z = Σ lambda_i x_i / Σ lambda_i, or the plain mean where Σ lambda_i = 0."""
-        del server, population
-        some = total.weight > 0
-        weighted = trees.mean(total.weighted, jnp.where(some, total.weight, 1))
-        return trees.where(some, weighted, trees.mean(total.plain, total.devices))
+        return multiplied.updated(server, total) if isinstance(total, Latest) else multiplied.mean(total)

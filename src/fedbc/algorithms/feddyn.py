@@ -28,8 +28,10 @@ import jax
 import jax.numpy as jnp
 
 from fedbc import checks, trees
-from fedbc.algorithms import sgd, weighted
-from fedbc.algorithms.base import Algorithm, Context, Finished, Loss, Params, Scalar, parameter
+from fedbc.algorithms import solver, weighted
+from fedbc.algorithms.base import Context, Finished, Params, Scalar, parameter
+from fedbc.algorithms.descending import Descending
+from fedbc.algorithms.solver import Rate
 
 
 class Server(NamedTuple):
@@ -49,26 +51,30 @@ class Device(NamedTuple):
 class Carry(NamedTuple):
     """Local training, and the round's fixed quantities."""
 
-    descent: sgd.Descent
+    descent: solver.Descent
     z: Params
     gradient: Params
     steps: Scalar
 
 
 @dataclass(frozen=True)
-class FedDyn(Algorithm):
+class FedDyn(Descending):
     """Federated learning with dynamic regularisation: exact consensus from inexact local training."""
 
     name: ClassVar[str] = "feddyn"
     reference: ClassVar[str] = "Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021"
 
-    lr: float = parameter(0.01, "rate of the local steps")
+    lr: float = parameter(0.01, "rate of the local steps", rate=Rate.LOCAL)
     penalty: float = parameter(0.1, "strength of the pull towards the global model (alpha); 0 is FedAvg")
     momentum: float = parameter(0.0, "momentum of the local steps, restarted each round")
 
     def __post_init__(self) -> None:
-        sgd.check(self.lr, self.momentum)
+        solver.check(self.lr, self.momentum)
         checks.number("penalty", self.penalty, at_least=0)
+
+    def check_summand(self, summand: weighted.Mean, examples: int) -> None:
+        """The device counts once."""
+        weighted.check_weight("uniform", summand.weight, examples)
 
     def init_server(self, params: Params) -> Server:
         """h = 0"""
@@ -92,21 +98,11 @@ class FedDyn(Algorithm):
 
     def begin(self, message: Params, device: Device, context: Context) -> Carry:
         """w^0 = z"""
-        return Carry(sgd.start(message), message, device.gradient, context.steps)
+        return Carry(self.solver.start(message), message, device.gradient, context.steps)
 
-    def step(self, loss: Loss, carry: Carry, batch: object) -> Carry:
-        """w <- w - lr (∇f_i(w) - g_i + alpha (w - z))"""
-        descent = sgd.step(
-            loss,
-            carry.descent,
-            batch,
-            self.lr,
-            self.momentum,
-            pull=self.penalty,
-            centre=carry.z,
-            correction=trees.scale(-1, carry.gradient),
-        )
-        return carry._replace(descent=descent)
+    def objective(self, carry: Carry) -> solver.Objective:
+        """-<g_i, w> + alpha/2 ‖w - z‖²: w <- w - lr (∇f_i(w) - g_i + alpha (w - z))"""
+        return solver.Objective(self.penalty, carry.z, trees.scale(-1, carry.gradient))
 
     def finish(self, carry: Carry) -> Finished:
         """g_i's step, and the summand (x_i, 1)."""

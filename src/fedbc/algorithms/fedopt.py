@@ -1,22 +1,23 @@
 """FedOpt: FedAvg whose server treats the devices' mean move as a gradient for an optimiser.
 
     S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan, "Adaptive Federated
-    Optimization", ICLR 2021 (FedAdam, FedYogi); T.-M. H. Hsu, H. Qi, M. Brown, "Measuring the Effects of Non-Identical
-    Data Distribution for Federated Visual Classification", 2019 (FedAvgM).
+    Optimization", ICLR 2021 (FedAdagrad, FedAdam, FedYogi); T.-M. H. Hsu, H. Qi, M. Brown, "Measuring the Effects of
+    Non-Identical Data Distribution for Federated Visual Classification", 2019 (FedAvgM).
 
     device:   as FedAvg:  x_i after K steps from z at rate lr, with `momentum`
     server:   g = z - Σ n_i x_i / Σ n_i  over the sampled devices (n_i or 1, by `weights`)
     FedAvgM:  u <- beta_1 u + g,  z <- z - eta u
     FedAdam:  m <- beta_1 m + (1 - beta_1) g,   v <- beta_2 v + (1 - beta_2) g²,   z <- z - eta m / (sqrt(v) + tau)
     FedYogi:  as FedAdam with  v <- v - (1 - beta_2) g² sign(v - g²)
+    FedAdagrad:  as FedAdam with  v <- v + g²,  and beta_1 = 0 unless it is given, as in the paper's experiments
 
     symbol   argument        symbol   argument              symbol   argument
     eta      server_lr       beta_1   server_momentum       tau      adaptivity
     eta_l    lr              beta_2   second_momentum
 
 u and m start from 0, v from tau² (the paper wants v >= tau²). As in Reddi et al., and unlike optax's own Adam and Yogi,
-nothing is corrected for that start; the two are written out below as transformations of optax's kind. A server with any
-other optimiser of optax's is a subclass of `FedOpt` of a few lines.
+nothing is corrected for that start; the three are written out below as transformations of optax's kind. A server with
+any other optimiser of optax's is a subclass of `FedOpt` of a few lines.
 """
 
 from __future__ import annotations
@@ -95,28 +96,54 @@ class FedAvgM(FedOpt):
 
 
 @dataclass(frozen=True)
-class FedAdam(FedOpt):
-    """FedAvg with Adam's adaptive rates at the server."""
+class AdaptiveFedOpt(FedOpt):
+    """FedAvg with adaptive rates at the server: subclasses say what becomes of v, the moves' second moment."""
 
-    name: ClassVar[str] = "fedadam"
     reference: ClassVar[str] = "Reddi et al., Adaptive Federated Optimization, ICLR 2021"
 
     server_lr: float = parameter(0.1, "rate of the server's step (eta)")
-    second_momentum: float = parameter(0.99, "momentum of the squared moves (beta_2)")
     adaptivity: float = parameter(0.01, "degree of adaptivity (tau): moves well below it are not scaled up fully")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.number("second_momentum", self.second_momentum, at_least=0, below=1)
         checks.number("adaptivity", self.adaptivity, above=0)
 
     def optimiser(self) -> optax.GradientTransformation:
-        """Adam without correction for the start."""
+        """m / (sqrt(v) + tau), without correction for the start."""
         import optax
 
         return optax.chain(
             _adaptive(self.server_momentum, self._second_moment, self.adaptivity), optax.scale(-self.server_lr)
         )
+
+    @abstractmethod
+    def _second_moment(self, v: jax.Array, g: jax.Array) -> jax.Array:
+        """The new v."""
+
+
+@dataclass(frozen=True)
+class FedAdagrad(AdaptiveFedOpt):
+    """FedAvg with Adagrad's adaptive rates at the server, which only ever fall."""
+
+    name: ClassVar[str] = "fedadagrad"
+
+    server_momentum: float = parameter(0.0, "momentum of the server's step (beta_1)")
+
+    def _second_moment(self, v: jax.Array, g: jax.Array) -> jax.Array:
+        return v + g**2
+
+
+@dataclass(frozen=True)
+class FedAdam(AdaptiveFedOpt):
+    """FedAvg with Adam's adaptive rates at the server."""
+
+    name: ClassVar[str] = "fedadam"
+
+    second_momentum: float = parameter(0.99, "momentum of the squared moves (beta_2)")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.number("second_momentum", self.second_momentum, at_least=0, below=1)
 
     def _second_moment(self, v: jax.Array, g: jax.Array) -> jax.Array:
         return self.second_momentum * v + (1 - self.second_momentum) * g**2

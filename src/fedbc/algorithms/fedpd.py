@@ -31,8 +31,10 @@ import jax
 import jax.numpy as jnp
 
 from fedbc import checks, trees
-from fedbc.algorithms import latest, sgd
-from fedbc.algorithms.base import Algorithm, Context, Finished, Loss, Params, Scalar, parameter
+from fedbc.algorithms import latest, solver
+from fedbc.algorithms.base import Context, Finished, Params, Scalar, parameter
+from fedbc.algorithms.descending import Descending
+from fedbc.algorithms.solver import Rate
 
 
 class Server(NamedTuple):
@@ -53,26 +55,31 @@ class Device(NamedTuple):
 class Carry(NamedTuple):
     """Local training, and the round's fixed quantities."""
 
-    descent: sgd.Descent
+    descent: solver.Descent
     z: Params
     device: Device
     steps: Scalar
 
 
 @dataclass(frozen=True)
-class FedPD(Algorithm):
+class FedPD(Descending):
     """Consensus by a primal-dual method: devices minimise their augmented Lagrangians, the server averages."""
 
     name: ClassVar[str] = "fedpd"
     reference: ClassVar[str] = "Zhang et al., FedPD: A Framework with Adaptivity to Non-IID Data, IEEE TSP 2021"
 
-    lr: float = parameter(0.01, "rate of the local steps (eta_1)")
+    lr: float = parameter(0.01, "rate of the local steps (eta_1)", rate=Rate.LOCAL)
     eta: float = parameter(1.0, "inverse strength of the pull towards the global model (eta)")
     momentum: float = parameter(0.0, "momentum of the local steps, restarted each round")
 
     def __post_init__(self) -> None:
-        sgd.check(self.lr, self.momentum)
+        solver.check(self.lr, self.momentum)
         checks.number("eta", self.eta, above=0)
+
+    def check_summand(self, summand: latest.Latest, examples: int) -> None:
+        """It joins once."""
+        del examples
+        latest.check_senders(summand)
 
     def init_server(self, params: Params) -> Server:
         """No device has sent anything yet."""
@@ -96,21 +103,11 @@ class FedPD(Algorithm):
 
     def begin(self, message: Params, device: Device, context: Context) -> Carry:
         """w^0 = x_i"""
-        return Carry(sgd.start(device.x), message, device, context.steps)
+        return Carry(self.solver.start(device.x), message, device, context.steps)
 
-    def step(self, loss: Loss, carry: Carry, batch: object) -> Carry:
-        """w <- w - lr (∇f_i(w) + lambda_i + (w - z)/eta)"""
-        descent = sgd.step(
-            loss,
-            carry.descent,
-            batch,
-            self.lr,
-            self.momentum,
-            pull=1 / self.eta,
-            centre=carry.z,
-            correction=carry.device.dual,
-        )
-        return carry._replace(descent=descent)
+    def objective(self, carry: Carry) -> solver.Objective:
+        """<lambda_i, w> + 1/(2 eta) ‖w - z‖²: w <- w - lr (∇f_i(w) + lambda_i + (w - z)/eta)"""
+        return solver.Objective(1 / self.eta, carry.z, carry.device.dual)
 
     def finish(self, carry: Carry) -> Finished:
         """The dual step, and the change of x_0,i as the summand."""

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedbc import checks
-from fedbc.algorithms import sgd
-from fedbc.algorithms.base import Loss, parameter
-from fedbc.algorithms.fedavg import Carry, FedAvg
+from fedbc.algorithms.base import parameter
+from fedbc.algorithms.fedavg import FedAvg
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class FedProx(FedAvg):
         super().__post_init__()
         checks.number("mu", self.mu, at_least=0)
 
-    def step(self, loss: Loss, carry: Carry, batch: object) -> Carry:
+    @property
+    def pull(self) -> float:
         """w <- w - lr (∇f_i(w) + mu (w - z))"""
-        descent = sgd.step(loss, carry.descent, batch, self.lr, self.momentum, pull=self.mu, centre=carry.z)
-        return carry._replace(descent=descent)
+        return self.mu

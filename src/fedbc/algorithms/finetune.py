@@ -18,7 +18,7 @@ from fedbc import checks
 class FineTune:
     """Adapt each device's model by a few steps on its own data before it is evaluated.
 
-    steps: how many steps; lr: their rate; batch_size: examples a step.
+    steps: how many steps; lr: their rate; batch_size: examples per step.
     on: "train", or "test" (leaks test data; for the reference protocol only).
     of: which model is adapted, "local" (x_i) or "global" (z).
     """

@@ -44,8 +44,10 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 
 from fedbc import checks, trees
-from fedbc.algorithms import latest, sgd
-from fedbc.algorithms.base import Algorithm, Context, Finished, Loss, Params, Scalar, parameter
+from fedbc.algorithms import latest, solver
+from fedbc.algorithms.base import Context, Finished, Params, Scalar, parameter
+from fedbc.algorithms.descending import Descending
+from fedbc.algorithms.solver import Rate
 
 
 class Server(NamedTuple):
@@ -65,26 +67,31 @@ class Device(NamedTuple):
 class Carry(NamedTuple):
     """Local training, and the round's fixed quantities."""
 
-    descent: sgd.Descent
+    descent: solver.Descent
     z: Params
     device: Device
     steps: Scalar
 
 
 @dataclass(frozen=True)
-class L2GD(Algorithm):
+class L2GD(Descending):
     """A mixture of global and local models: local steps, and a pull of the local models towards their mean."""
 
     name: ClassVar[str] = "l2gd"
     reference: ClassVar[str] = "Hanzely, Richtárik, Federated Learning of a Mixture of Global and Local Models, 2020"
 
-    lr: float = parameter(0.01, "rate of the local steps (alpha/(n(1-p)))")
+    lr: float = parameter(0.01, "rate of the local steps (alpha/(n(1-p)))", rate=Rate.LOCAL)
     penalty: float = parameter(0.1, "strength of the pull towards the mean model (lambda)")
     momentum: float = parameter(0.0, "momentum of the local steps, restarted each round")
 
     def __post_init__(self) -> None:
-        sgd.check(self.lr, self.momentum)
+        solver.check(self.lr, self.momentum)
         checks.number("penalty", self.penalty, at_least=0)
+
+    def check_summand(self, summand: latest.Latest, examples: int) -> None:
+        """It joins once."""
+        del examples
+        latest.check_senders(summand)
 
     def init_server(self, params: Params) -> Server:
         """No device has sent anything yet."""
@@ -108,13 +115,19 @@ class L2GD(Algorithm):
 
     def begin(self, message: Params, device: Device, context: Context) -> Carry:
         """The aggregation: w^0 = x_i - s (x_i - z)"""
-        time = self.lr * self.penalty * sgd.path(context.steps, self.momentum)
+        time = self.lr * self.penalty * solver.path(context.steps, self.momentum)
         w = trees.mix(time / (1 + time), message, device.x)
-        return Carry(sgd.start(w), message, device, context.steps)
+        return Carry(self.solver.start(w), message, device, context.steps)
 
-    def step(self, loss: Loss, carry: Carry, batch: object) -> Carry:
-        """w <- w - lr ∇f_i(w)"""
-        return carry._replace(descent=sgd.step(loss, carry.descent, batch, self.lr, self.momentum))
+    def objective(self, carry: Carry) -> solver.Objective:
+        """f_i alone: w <- w - lr ∇f_i(w)"""
+        return solver.ALONE
+
+    def refuses(self, part: solver.Part) -> str | None:
+        """The share s of the aggregation follows from how far plain steps go."""
+        if part in (solver.Part.OPTIMIZER, solver.Part.KEEP_OPTIMIZER, solver.Part.EPSILON):
+            return "its aggregation is as strong as lr K plain steps are long, K being known before"
+        return None
 
     def finish(self, carry: Carry) -> Finished:
         """The change of x_i as the summand."""

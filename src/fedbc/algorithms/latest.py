@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from fedbc import trees
 from fedbc.algorithms.base import Params, Scalar
+from fedbc.errors import InputError
 
 
 class Latest(NamedTuple):
@@ -31,6 +32,12 @@ def start(like: Params) -> Latest:
 def change(new: Params, old: Params, joined: Scalar) -> Latest:
     """What a device adds: its new message less its old one, if it `joined` (1) before, and itself if not (0)."""
     return Latest(trees.axpy(-joined, old, new), 1 - joined)
+
+
+def check_senders(change: Latest) -> None:
+    """An InputError if a device joins otherwise than once, or not at all."""
+    if float(change.senders) not in (0, 1):
+        raise InputError(f"it joins as {float(change.senders):g} devices")
 
 
 def add(kept: Latest, total: Latest) -> Latest:

@@ -18,8 +18,10 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 
 from fedbc import trees
-from fedbc.algorithms import latest, sgd
-from fedbc.algorithms.base import Algorithm, Context, Finished, Loss, Params, Scalar, parameter
+from fedbc.algorithms import latest, solver
+from fedbc.algorithms.base import Context, Finished, Params, Scalar, parameter
+from fedbc.algorithms.descending import Descending
+from fedbc.algorithms.solver import Rate
 
 
 class Server(NamedTuple):
@@ -47,24 +49,29 @@ class Device(NamedTuple):
 class Carry(NamedTuple):
     """Local training, and the round's fixed quantities."""
 
-    descent: sgd.Descent
+    descent: solver.Descent
     z: Params
     device: Device
     steps: Scalar
 
 
 @dataclass(frozen=True)
-class LocalOnly(Algorithm):
+class LocalOnly(Descending):
     """No communication: each device trains its own model on its own data, from a common initial model."""
 
     name: ClassVar[str] = "localonly"
     reference: ClassVar[str] = ""
 
-    lr: float = parameter(0.01, "rate of the local steps")
+    lr: float = parameter(0.01, "rate of the local steps", rate=Rate.LOCAL)
     momentum: float = parameter(0.0, "momentum of the local steps, restarted each round")
 
     def __post_init__(self) -> None:
-        sgd.check(self.lr, self.momentum)
+        solver.check(self.lr, self.momentum)
+
+    def check_summand(self, summand: latest.Latest, examples: int) -> None:
+        """It joins once."""
+        del examples
+        latest.check_senders(summand)
 
     def init_server(self, params: Params) -> Server:
         """No device has sent anything yet."""
@@ -89,11 +96,11 @@ class LocalOnly(Algorithm):
     def begin(self, message: Message, device: Device, context: Context) -> Carry:
         """w^0 = x_i, at first z^0"""
         w = trees.where(device.joined > 0, device.x, message.origin)
-        return Carry(sgd.start(w), message.z, device, context.steps)
+        return Carry(self.solver.start(w), message.z, device, context.steps)
 
-    def step(self, loss: Loss, carry: Carry, batch: object) -> Carry:
-        """w <- w - lr ∇f_i(w)"""
-        return carry._replace(descent=sgd.step(loss, carry.descent, batch, self.lr, self.momentum))
+    def objective(self, carry: Carry) -> solver.Objective:
+        """f_i alone: w <- w - lr ∇f_i(w)"""
+        return solver.ALONE
 
     def finish(self, carry: Carry) -> Finished:
         """The change of x_i as the summand."""

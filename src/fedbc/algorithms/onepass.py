@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from fedbc import trees
-from fedbc.algorithms.base import Params, Scalar
+from fedbc.algorithms.oracle import Params, Scalar, oracle_of
 
 
 class Pass(NamedTuple):
@@ -29,13 +28,13 @@ def start(like: Params) -> Pass:
     return Pass(trees.zeros_like(like), jnp.zeros((), float))
 
 
-def add(sofar: Pass, examples: Scalar, batch: Any, value: Callable[[], Any]) -> Pass:
+def add(loss: Any, sofar: Pass, examples: Scalar, batch: Any, value: Callable[[], Any]) -> Pass:
     """Take in one batch's value, unless all the device's examples have been seen."""
 
     def more() -> Pass:
         return Pass(trees.axpy(batch.size, value(), sofar.total), sofar.seen + batch.size)
 
-    return jax.lax.cond(sofar.seen < examples, more, lambda: sofar)
+    return oracle_of(loss).when(sofar.seen < examples, more, sofar)
 
 
 def mean(sofar: Pass) -> Any:

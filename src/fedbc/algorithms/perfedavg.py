@@ -31,13 +31,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import jax
-
 from fedbc import checks, trees
-from fedbc.algorithms import sgd, weighted
+from fedbc.algorithms import solver, weighted
 from fedbc.algorithms.base import Loss, Params, Scalar, parameter
 from fedbc.algorithms.fedavg import Carry, FedAvg
 from fedbc.algorithms.finetune import FineTune
+from fedbc.algorithms.oracle import oracle_of
+from fedbc.algorithms.solver import Rate
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class PerFedAvg(FedAvg):
     )
     batches: ClassVar[int] = 2
 
-    lr: float = parameter(0.001, "rate of the outer steps (beta)")
+    lr: float = parameter(0.001, "rate of the outer steps (beta)", rate=Rate.LOCAL)
     weights: str = parameter("uniform", weighted.WEIGHTS)
     inner_lr: float = parameter(0.01, "rate of the inner, adapting step (alpha)")
     order: str = parameter("first", "second-order term: 'first' (left out), 'hessian_free' (by differences) or 'exact'")
@@ -62,6 +62,10 @@ class PerFedAvg(FedAvg):
         checks.choice("order", self.order, ["first", "hessian_free", "exact"])
         checks.number("probe", self.probe, above=0)
 
+    def refuses(self, part: solver.Part) -> str | None:
+        """Its steps are no descent on one function of the data."""
+        return "its steps are no descent on one function of the device's data" if part is solver.Part.EPSILON else None
+
     def fine_tune(self) -> FineTune:
         """The model in use is z after one inner step on the device's own data."""
         return FineTune(steps=1, lr=self.inner_lr, of="global")
@@ -69,23 +73,24 @@ class PerFedAvg(FedAvg):
     def step(self, loss: Loss, carry: Carry, batch: tuple[object, object]) -> Carry:  # type: ignore[override]
         """w <- w - beta (direction of the chosen order); the loss recorded is f_i(w; D), before adaptation."""
         value, direction = self.direction(loss, carry.descent.w, batch)
-        return carry._replace(descent=sgd.descend(carry.descent, value, direction, self.lr, self.momentum))
+        descent = self.solver.descend(carry.descent, value, direction, solver.ALONE, self.lr, self.momentum)
+        return carry._replace(descent=descent)
 
     def direction(self, loss: Loss, w: Params, batch: tuple[object, object]) -> tuple[Scalar, Params]:
         """f_i(w; D), and the derivative of f_i(w - alpha ∇f_i(w; D); D') to the chosen order."""
         inner, outer = batch
+        oracle = oracle_of(loss)
         if self.order == "exact":
 
             def adapted_loss(w: Params) -> tuple[Scalar, Scalar]:
-                value, v = sgd.adapted(loss, w, inner, self.inner_lr)
-                return loss(v, outer), value
+                value, v = solver.adapted(oracle, w, inner, self.inner_lr)
+                return oracle(v, outer), value
 
-            gradient, value = jax.grad(adapted_loss, has_aux=True)(w)
-            return value, gradient
-        value, v = sgd.adapted(loss, w, inner, self.inner_lr)
-        d = jax.grad(loss)(v, outer)
+            return oracle.derivative(adapted_loss, w)
+        value, v = solver.adapted(oracle, w, inner, self.inner_lr)
+        d = oracle.gradient(v, outer)
         if self.order == "first":
             return value, d
-        ahead = jax.grad(loss)(trees.axpy(self.probe, d, w), inner)
-        behind = jax.grad(loss)(trees.axpy(-self.probe, d, w), inner)
+        ahead = oracle.gradient(trees.axpy(self.probe, d, w), inner)
+        behind = oracle.gradient(trees.axpy(-self.probe, d, w), inner)
         return value, trees.axpy(-self.inner_lr / (2 * self.probe), trees.sub(ahead, behind), d)

@@ -14,8 +14,8 @@ left out as in the paper. The hyper-parameters are FedBC's, `momentum` being tha
     symbol   argument        symbol   argument        symbol   argument
     beta     lr              alpha    inner_lr        J        inner_steps
 
-The paper's alpha_lambda is `dual_lr`; `tolerance`, `start`, `lambda_min`, `lambda_max`, `multiplier` and `bounds`
-are as in FedBC. What the paper leaves open: all J inner steps take the batch D (J = 1 in its experiments).
+The paper's alpha_lambda is `dual_lr`; `tolerance`, `server`, `start`, `lambda_min`, `lambda_max`, `multiplier` and
+`bounds` are as in FedBC. What the paper leaves open: all J inner steps take the batch D (J = 1 in its experiments).
 
 What a device uses is its local model after J steps at rate alpha on its own data (`fine_tune`; the pull is left out
 there, as in the paper's experiments).
@@ -26,13 +26,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import jax
-
 from fedbc import checks
-from fedbc.algorithms import sgd
+from fedbc.algorithms import smoothness, solver
 from fedbc.algorithms.base import Loss, parameter
 from fedbc.algorithms.fedbc import Carry, FedBC
 from fedbc.algorithms.finetune import FineTune
+from fedbc.algorithms.oracle import oracle_of
+from fedbc.algorithms.solver import Rate
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class PerFedBC(FedBC):
     reference: ClassVar[str] = "Bedi et al., FedBC: Calibrating Global and Local Models via FL Beyond Consensus, Alg. 3"
     batches: ClassVar[int] = 2
 
-    lr: float = parameter(0.001, "rate of the outer steps (beta)")
+    lr: float = parameter(0.001, "rate of the outer steps (beta)", rate=Rate.LOCAL)
     inner_lr: float = parameter(0.01, "rate of the inner, adapting steps (alpha)")
     inner_steps: int = parameter(1, "inner steps before each outer one (J)")
 
@@ -52,6 +52,10 @@ class PerFedBC(FedBC):
         checks.number("inner_lr", self.inner_lr, above=0)
         checks.integer("inner_steps", self.inner_steps, at_least=1)
 
+    def refuses(self, part: solver.Part) -> str | None:
+        """Its steps are no descent on one function of the data."""
+        return "its steps are no descent on one function of the device's data" if part is solver.Part.EPSILON else None
+
     def fine_tune(self) -> FineTune:
         """The model in use is x_i after the inner steps on the device's own data."""
         return FineTune(steps=self.inner_steps, lr=self.inner_lr, of="local")
@@ -59,9 +63,9 @@ class PerFedBC(FedBC):
     def step(self, loss: Loss, carry: Carry, batch: tuple[object, object]) -> Carry:  # type: ignore[override]
         """w <- w - beta ∇f_i(u^J; D'); the loss recorded is f_i(w; D), before adaptation."""
         inner, outer = batch
-        carry = self.within_bounds(loss, carry, inner)
-        value, u = sgd.adapted(
-            loss, carry.descent.w, inner, self.inner_lr, self.inner_steps, pull=2 * carry.multiplier, centre=carry.z
-        )
-        gradient = jax.grad(loss)(u, outer)
-        return carry._replace(descent=sgd.descend(carry.descent, value, gradient, self.lr, self.momentum))
+        carry = smoothness.within_bounds(loss, carry, inner)
+        w, pulled = carry.descent.w, self.objective(carry)
+        value, u = solver.adapted(loss, w, inner, self.inner_lr, self.inner_steps, pulled)
+        gradient = oracle_of(loss).gradient(u, outer)
+        descent = self.solver.descend(carry.descent, value, gradient, solver.ALONE, self.lr, self.momentum)
+        return carry._replace(descent=descent)

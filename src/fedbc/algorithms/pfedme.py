@@ -19,6 +19,9 @@ lambda (w - theta_i(w)), theta_i the minimiser. From w^0 = z, a local step on a 
 The local model x_i is theta, the paper's personalised model; `weights` of the server's mean are uniform in the paper.
 The paper leaves open where theta starts: here at z in each round, then where the last step left it, as in its authors'
 code. For the K steps to converge, inner_lr must be below 2/(lambda + L), L the Lipschitz constant of ∇f_i.
+Only the sampled devices train here, so that a device's theta is as old as its last round. In its authors' code all
+devices refresh theirs in every round, and the sample counts at the server only: N/S times the work, and local models
+that are never out of date (on draw 2 of the synthetic data +0.7 points of local accuracy).
 As lambda grows (and inner_lr falls as 1/lambda), lambda (w - theta) tends to ∇f_i(w), and the method to FedAvg at rate
 eta.
 """
@@ -29,10 +32,12 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from fedbc import checks, trees
-from fedbc.algorithms import sgd, weighted
+from fedbc.algorithms import solver, weighted
 from fedbc.algorithms.base import Algorithm, Context, Finished, Loss, Params, Scalar, parameter
+from fedbc.algorithms.solver import Rate
 
 
 class Carry(NamedTuple):
@@ -53,7 +58,7 @@ class PFedMe(Algorithm):
     name: ClassVar[str] = "pfedme"
     reference: ClassVar[str] = "Dinh et al., Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020"
 
-    lr: float = parameter(0.01, "rate of the local steps on w (eta)")
+    lr: float = parameter(0.01, "rate of the local steps on w (eta)", rate=Rate.LOCAL)
     penalty: float = parameter(15.0, "strength of the pull of theta towards w (lambda)")
     inner_steps: int = parameter(5, "steps on theta for each step on w (K)")
     inner_lr: float = parameter(0.03, "rate of the steps on theta")
@@ -67,6 +72,10 @@ class PFedMe(Algorithm):
         checks.number("inner_lr", self.inner_lr, above=0)
         checks.number("server_mix", self.server_mix, above=0)
         weighted.check(self.weights)
+
+    def check_summand(self, summand: weighted.Mean, examples: int) -> None:
+        """Its weight is that of its examples."""
+        weighted.check_weight(self.weights, summand.weight, examples)
 
     def init_server(self, params: Params) -> Params:
         """The server keeps z alone."""
@@ -82,15 +91,14 @@ class PFedMe(Algorithm):
 
     def begin(self, message: Params, device: Params, context: Context) -> Carry:
         """w = theta = z"""
-        descent = sgd.start(message)
-        return Carry(message, message, descent.loss, message, weighted.weight(self.weights, context), context.steps)
+        loss = jnp.zeros((), jax.tree.leaves(message)[0].dtype)
+        return Carry(message, message, loss, message, weighted.weight(self.weights, context), context.steps)
 
     def step(self, loss: Loss, carry: Carry, batch: object) -> Carry:
         """K steps on theta, then w <- w - eta lambda (w - theta)"""
         w = carry.w
-        value, theta = sgd.adapted(
-            loss, carry.theta, batch, self.inner_lr, self.inner_steps, pull=self.penalty, centre=w
-        )
+        near_w = solver.Objective(self.penalty, w)
+        value, theta = solver.adapted(loss, carry.theta, batch, self.inner_lr, self.inner_steps, near_w)
         w = jax.tree.map(lambda w, t: w - self.lr * self.penalty * (w - t), w, theta)
         return carry._replace(w=w, theta=theta, loss=carry.loss + value)
 

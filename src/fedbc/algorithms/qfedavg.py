@@ -28,8 +28,11 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 
 from fedbc import checks, trees
-from fedbc.algorithms import onepass, sgd, weighted
-from fedbc.algorithms.base import Algorithm, Context, Finished, Loss, Params, Scalar, parameter
+from fedbc.algorithms import onepass, solver, weighted
+from fedbc.algorithms.base import Context, Finished, Loss, Params, Scalar, parameter
+from fedbc.algorithms.descending import Descending
+from fedbc.algorithms.solver import Rate
+from fedbc.errors import InputError
 
 SMALLEST_LOSS = 1e-10
 
@@ -37,7 +40,7 @@ SMALLEST_LOSS = 1e-10
 class Carry(NamedTuple):
     """Local training, the loss of z so far, and the round's fixed quantities."""
 
-    descent: sgd.Descent
+    descent: solver.Descent
     loss_of_z: onepass.Pass
     z: Params
     weight: Scalar
@@ -53,24 +56,30 @@ class Total(NamedTuple):
 
 
 @dataclass(frozen=True)
-class QFedAvg(Algorithm):
+class QFedAvg(Descending):
     """Fair federated averaging: devices whose loss is larger count more, the more so the larger q is."""
 
     name: ClassVar[str] = "qfedavg"
     reference: ClassVar[str] = "Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020"
 
-    lr: float = parameter(0.01, "rate of the local steps (eta)")
+    lr: float = parameter(0.01, "rate of the local steps (eta)", rate=Rate.LOCAL)
     q: float = parameter(1.0, "fairness: 0 is FedAvg, larger values favour devices with a large loss")
     lipschitz: float | None = parameter(None, "estimate of the gradients' Lipschitz constant (L); None means 1/lr")
     momentum: float = parameter(0.0, "momentum of the local steps, restarted each round")
     weights: str = parameter("uniform", weighted.WEIGHTS)
 
     def __post_init__(self) -> None:
-        sgd.check(self.lr, self.momentum)
+        solver.check(self.lr, self.momentum)
         checks.number("q", self.q, at_least=0)
         if self.lipschitz is not None:
             checks.number("lipschitz", self.lipschitz, above=0)
         weighted.check(self.weights)
+
+    def check_summand(self, summand: Total, examples: int) -> None:
+        """Its part of the denominator is not negative."""
+        del examples
+        if not float(summand.h) >= 0:
+            raise InputError(f"its h is {float(summand.h):g}, which must not be negative")
 
     def init_server(self, params: Params) -> Params:
         """The server keeps z alone."""
@@ -86,16 +95,28 @@ class QFedAvg(Algorithm):
 
     def begin(self, message: Params, device: Params, context: Context) -> Carry:
         """w^0 = z"""
-        descent = sgd.start(message)
+        descent = self.solver.start(message)
         weight = weighted.weight(self.weights, context)
         return Carry(descent, onepass.start(descent.loss), message, weight, context)
 
+    def objective(self, carry: Carry) -> solver.Objective:
+        """f_i alone: w <- w - eta ∇f_i(w)"""
+        return solver.ALONE
+
+    def count_steps(self, carry: Carry, steps: Scalar) -> Carry:
+        """K_i"""
+        return carry._replace(context=carry.context._replace(steps=steps))
+
+    def refuses(self, part: solver.Part) -> str | None:
+        """L = 1/lr bounds plain steps only."""
+        if self.lipschitz is None and part is solver.Part.OPTIMIZER:
+            return "its L = 1/lr is that of plain steps; give lipschitz"
+        return None
+
     def step(self, loss: Loss, carry: Carry, batch: object) -> Carry:
-        """w <- w - eta ∇f_i(w), and F_i(z) on the batch"""
-        return carry._replace(
-            descent=sgd.step(loss, carry.descent, batch, self.lr, self.momentum),
-            loss_of_z=onepass.add(carry.loss_of_z, carry.context.examples, batch, lambda: loss(carry.z, batch)),
-        )
+        """A local step, and F_i(z) on the batch"""
+        loss_of_z = onepass.add(loss, carry.loss_of_z, carry.context.examples, batch, lambda: loss(carry.z, batch))
+        return super().step(loss, carry, batch)._replace(loss_of_z=loss_of_z)
 
     def finish(self, carry: Carry) -> Finished:
         """The summand (F_i^q Delta_i, h_i)."""

@@ -29,8 +29,12 @@ import jax
 import jax.numpy as jnp
 
 from fedbc import checks, trees
-from fedbc.algorithms import onepass, sgd, weighted
-from fedbc.algorithms.base import Algorithm, Context, Finished, Loss, Params, Scalar, parameter
+from fedbc.algorithms import onepass, solver, weighted
+from fedbc.algorithms.base import Context, Finished, Loss, Params, Scalar, parameter
+from fedbc.algorithms.descending import Descending
+from fedbc.algorithms.oracle import oracle_of
+from fedbc.algorithms.solver import Rate
+from fedbc.errors import InputError
 
 
 class Server(NamedTuple):
@@ -63,7 +67,7 @@ class Device(NamedTuple):
 class Carry(NamedTuple):
     """Local training, ∇f_i(z) so far (option I), and the round's fixed quantities."""
 
-    descent: sgd.Descent
+    descent: solver.Descent
     gradient: onepass.Pass
     message: Message
     device: Device
@@ -85,23 +89,30 @@ class Total(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SCAFFOLD(Algorithm):
+class SCAFFOLD(Descending):
     """Federated averaging with control variates that cancel the drift of heterogeneous devices."""
 
     name: ClassVar[str] = "scaffold"
     reference: ClassVar[str] = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for FL, ICML 2020"
 
-    lr: float = parameter(0.01, "rate of the local steps (eta_l)")
+    lr: float = parameter(0.01, "rate of the local steps (eta_l)", rate=Rate.LOCAL)
     server_lr: float = parameter(1.0, "rate of the server's step (eta_g)")
     option: str = parameter("II", "control variates: 'I' (gradient at the global model) or 'II' (from the local steps)")
     momentum: float = parameter(0.0, "momentum of the local steps, restarted each round")
     weights: str = parameter("uniform", weighted.WEIGHTS)
 
     def __post_init__(self) -> None:
-        sgd.check(self.lr, self.momentum)
+        solver.check(self.lr, self.momentum)
         checks.number("server_lr", self.server_lr, above=0)
         checks.choice("option", self.option, ["I", "II"])
         weighted.check(self.weights)
+
+    def check_summand(self, summand: Total, examples: int) -> None:
+        """Its weight is that of its examples, and it joins once."""
+        weighted.check_weight(self.weights, summand.weight, examples)
+        joins = float(summand.new_members)
+        if joins not in (0, 1) or float(summand.new_weight) != joins * float(summand.weight):
+            raise InputError(f"it joins as {joins:g} devices with weight {float(summand.new_weight):g}")
 
     def init_server(self, params: Params) -> Server:
         """c = 0"""
@@ -127,17 +138,32 @@ class SCAFFOLD(Algorithm):
     def begin(self, message: Message, device: Device, context: Context) -> Carry:
         """w^0 = z"""
         weight = weighted.weight(self.weights, context)
-        return Carry(sgd.start(message.z), onepass.start(message.z), message, device, weight, context)
+        return Carry(self.solver.start(message.z), onepass.start(message.z), message, device, weight, context)
+
+    def objective(self, carry: Carry) -> solver.Objective:
+        """<c - c_i, w>, so that w <- w - eta_l (∇f_i(w) - c_i + c)"""
+        return solver.Objective(linear=trees.sub(carry.message.c, carry.device.c))
+
+    def count_steps(self, carry: Carry, steps: Scalar) -> Carry:
+        """K_i"""
+        return carry._replace(context=carry.context._replace(steps=steps))
+
+    def refuses(self, part: solver.Part) -> str | None:
+        """Option II reads the gradient off plain steps."""
+        if self.option == "II" and part in (solver.Part.OPTIMIZER, solver.Part.KEEP_OPTIMIZER, solver.Part.DOMAIN):
+            return "the control variates of option II assume plain steps; give option='I'"
+        return None
 
     def step(self, loss: Loss, carry: Carry, batch: object) -> Carry:
-        """w <- w - eta_l (∇f_i(w) - c_i + c)"""
-        z, c = carry.message
-        correction = trees.sub(c, carry.device.c)
-        descent = sgd.step(loss, carry.descent, batch, self.lr, self.momentum, correction=correction)
+        """A local step; for option I, ∇f_i(z) on the batch."""
+        moved = super().step(loss, carry, batch)
         if self.option == "II":
-            return carry._replace(descent=descent)
-        gradient = onepass.add(carry.gradient, carry.context.examples, batch, lambda: jax.grad(loss)(z, batch))
-        return carry._replace(descent=descent, gradient=gradient)
+            return moved
+
+        def at_z() -> Params:
+            return oracle_of(loss).gradient(carry.message.z, batch)
+
+        return moved._replace(gradient=onepass.add(loss, carry.gradient, carry.context.examples, batch, at_z))
 
     def finish(self, carry: Carry) -> Finished:
         """The new control variate, and the summand (n_i (x_i - z), n_i, n_i (c_i+ - c_i), ...)."""
@@ -145,7 +171,7 @@ class SCAFFOLD(Algorithm):
         if self.option == "I":
             own = onepass.mean(carry.gradient)
         else:
-            path = self.lr * sgd.path(carry.context.steps, self.momentum)
+            path = self.lr * solver.path(carry.context.steps, self.momentum)
             own = jax.tree.map(lambda ci, cg, zi, xi: ci - cg + (zi - xi) / path, old.c, c, z, x)
         info = {
             "drift": trees.sqdist(x, z),

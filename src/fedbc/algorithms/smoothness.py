@@ -6,7 +6,7 @@ the domain; what can be measured is that at the points which training visits, so
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -66,3 +66,11 @@ def measure(sofar: Measured, loss: Loss, w: Params, batch: object) -> Measured:
         return jnp.maximum(sofar.constant, curvature(loss, w, batch))
 
     return Measured(jax.lax.cond(sofar.done > 0, lambda: sofar.constant, larger), jnp.ones(()))
+
+
+def within_bounds(loss: Loss, carry: Any, batch: object) -> Any:
+    """For bounds="theory", in a round's first step: L_i, and FedBC's lambda_i moved into its interval."""
+    if carry.smoothness is None:
+        return carry
+    known = measure(carry.smoothness, loss, carry.descent.w, batch)
+    return carry._replace(smoothness=known, multiplier=jnp.clip(carry.multiplier, *bounds(known.constant)))

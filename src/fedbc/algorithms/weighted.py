@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from fedbc import checks, trees
 from fedbc.algorithms.base import Context, Params, Scalar
+from fedbc.errors import InputError
 
 WEIGHTS = "weights of the server's mean: 'examples' (n_i), 'root' (√n_i) or 'uniform'"
 
@@ -22,6 +24,13 @@ class Mean(NamedTuple):
 def check(weights: str) -> None:
     """Check the argument `weights`."""
     checks.choice("weights", weights, ["examples", "root", "uniform"])
+
+
+def check_weight(weights: str, weight: Scalar, examples: int) -> None:
+    """An InputError if a device with so many examples could not have this weight."""
+    wanted = {"examples": float(examples), "root": math.sqrt(examples), "uniform": 1.0}[weights]
+    if not math.isclose(float(weight), wanted, rel_tol=1e-5):
+        raise InputError(f"its weight is {float(weight):g}, with {examples} examples it is {wanted:g}")
 
 
 def weight(weights: str, context: Context) -> Scalar:

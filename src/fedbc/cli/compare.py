@@ -9,29 +9,30 @@ from typing import Any
 import click
 from rich.console import Console
 
-from fedbc import progress, storage
+from fedbc import drawing, storage
 from fedbc.cli import options, tables
-from fedbc.cli.errors import Stopped
+from fedbc.cli.ending import stopping
+from fedbc.cli.explain import GroupedCommand
 from fedbc.cli.run import specifications
 from fedbc.errors import InputError
-from fedbc.experiments import comparing
-from fedbc.experiments.catalog import CATALOG
-from fedbc.experiments.spec import RunSpec
-from fedbc.reports.comparison import Comparison, built_models, built_part, check_same_federation, grouped
-from fedbc.simulation.result import load
-
-MARK = "comparison.json"
-"""Tells a folder with a comparison from any other; it may be written anew."""
+from fedbc.personalization import sentence
+from fedbc.reports import advice_table, compare, is_comparison, run_comparison
+from fedbc.runs import CATALOG, RunFolder
 
 
 @click.command(
     "compare",
-    cls=options.GroupedCommand,
+    cls=GroupedCommand,
     params=[flag.click_option() for flag in options.FLAGS],
     short_help="Compare methods on a federation: a table, a page, figures.",
 )
 @click.argument("what", nargs=-1, required=True, metavar="ALGORITHM... | RUN...")
-@click.option("--seeds", default=1, show_default=True, help="Seeds a method: --seed and those that follow it.")
+@click.option(
+    "--seeds",
+    default=1,
+    show_default=True,
+    help="Seeds per method, from --seed on.",
+)
 @options.problem
 @click.option(
     "--out",
@@ -39,8 +40,15 @@ MARK = "comparison.json"
     help="Folder for the page and all else; below runs/, named after the methods, if not given. A comparison that is "
     "there is renewed, and its finished runs are used again.",
 )
-@click.option("--workers", type=int, help="Worker processes; one a core if not given.")
-@click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster instead; `local` starts Ray on this machine.")
+@click.option(
+    "--personalize",
+    "personal",
+    is_flag=True,
+    help="Find for each device the model that serves it best, from each run's global model, and advise.",
+)
+@click.option("--workers", type=int, help="Worker processes; one per core if not given.")
+@options.ray
+@click.option("--any-rounds", is_flag=True, help="Compare RUN folders of unequal length, too.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
 def compare_command(
@@ -50,8 +58,10 @@ def compare_command(
     model_name: str | None,
     config: Path | None,
     out: Path | None,
+    personal: bool,
     workers: int | None,
     ray: str | None,
+    any_rounds: bool,
     quiet: bool,
     as_json: bool,
     **values: Any,
@@ -65,27 +75,33 @@ def compare_command(
 
     A folder with several runs stands for all of them; runs that differ in nothing but the seed are one method.
     """
-    if workers is not None and workers < 1:
-        raise InputError(f"workers={workers} is not accepted: give a whole number >= 1")
-    if seeds < 1:
-        raise InputError(f"seeds={seeds} is not accepted: give a whole number >= 1")
+    drawing.need()  # before anything is run
     if _are_folders(what):
         others = {"--data": data_name, "--model": model_name, "--config": config, "--workers": workers, "--ray": ray}
         _refuse_settings(others, seeds, values)
         target = _target(out, "-".join(dict.fromkeys(Path(w).name for w in what)))
-        comparison = loaded([Path(w) for w in what])
+        comparison = compare([folder.path for folder in _run_folders(what)], any_rounds=any_rounds)
     else:
         specs = specifications(what, data_name, model_name, config, values)
-        target = _target(out, f"{'-'.join(specs)}-{next(iter(specs.values())).data['name']}")
-        comparison = _run(specs, seeds, target, workers, ray, quiet or as_json)
-    _mark(target, comparison)
+        target = _target(out, f"{'-'.join(specs)}-{next(iter(specs.values())).data_name}")
+        with stopping(target / "runs"):
+            comparison = run_comparison(specs, target, seeds=seeds, workers=workers, ray=ray, quiet=quiet or as_json)
+    if personal:
+        with stopping(target):
+            comparison = comparison.personalized(target / "personal", quiet=quiet or as_json)
     page = comparison.write(target)
     if as_json:
         print(json.dumps(json.loads(storage.to_json(comparison.table.to_dict("records"))), indent=2))
     elif not quiet:
         Console().print(tables.of_report(comparison.summary), comparison.summary.caption, sep="\n", highlight=False)
-        for words in comparison.words:
+        for words in (*(f"Missing: {f}" for f in comparison.failures), *comparison.words):
             Console().print(words, highlight=False)
+        for name in comparison.personal:
+            own = comparison.advice[comparison.advice["method"] == name]
+            table = advice_table(own)
+            Console().print(
+                f"From the global model of {name}:", tables.of_report(table), sentence(own), sep="\n", highlight=False
+            )
         Console(soft_wrap=True).print(
             f"Page: {page}\nFigures: {target / 'figures'}\nTables: {target / 'tables'}", highlight=False
         )
@@ -116,45 +132,19 @@ def _refuse_settings(others: dict[str, Any], seeds: int, values: dict[str, Any])
 
 def _target(out: Path | None, name: str) -> Path:
     target = out if out is not None else Path("runs") / f"compare-{name}"
-    if not (target / MARK).exists():
+    if not is_comparison(target):
         storage.refuse_existing(target)
     return target
 
 
-def _mark(target: Path, comparison: Comparison | None) -> None:
-    """Say, before the rest is written, that the folder is a comparison's; and when it is done, which runs are in it."""
-    specs = [] if comparison is None else [r.spec for rs in comparison.methods.values() for r in rs]
-    with storage.explained(target):
-        target.mkdir(parents=True, exist_ok=True)
-    storage.write_atomically(target / MARK, storage.to_json({"runs": specs}))
-
-
-def loaded(paths: list[Path]) -> Comparison:
-    """A comparison of runs that were made before."""
-    found = {str(folder): load(folder) for folder in comparing.run_folders(paths)}
-    check_same_federation(found)
-    methods = grouped(list(found.values()))
-    return Comparison(methods, built_part(next(iter(found.values())), "data"), built_models(methods))
-
-
-def _run(
-    specs: dict[str, RunSpec], seeds: int, target: Path, workers: int | None, ray: str | None, quiet: bool
-) -> Comparison:
-    first = next(iter(specs.values()))
-    federation, model = first.build_part("data"), first.build_part("model")
-    for spec in specs.values():
-        spec.check(spec.build_part("algorithm"), model, federation)
-    methods = {name: comparing.with_seeds(spec, seeds) for name, spec in specs.items()}
-    every = [spec for several in methods.values() for spec in several]
-    if not (target / MARK).exists():
-        _mark(target, None)
-    kept = target / "runs"
-    try:
-        with progress.shown(quiet=quiet) as display:
-            failures = comparing.carry_out(every, kept, workers=workers, ray=ray, say=display.say)
-    except KeyboardInterrupt:
-        raise Stopped(f"stopped; what is done is in {kept}, the same command goes on") from None
-    results = comparing.results_of(methods, kept)
-    if not results:
-        raise InputError(f"no run came to its end, so there is nothing to compare: {failures[0]}")
-    return Comparison(results, federation, dict.fromkeys(results, model), failures)
+def _run_folders(what: tuple[str, ...]) -> list[RunFolder]:
+    """The run folders that paths stand for: themselves, or those in them."""
+    found: list[RunFolder] = []
+    for path in map(Path, what):
+        if not path.is_dir():
+            raise InputError(f"{path} is not a folder with runs")
+        within = [folder for folder in RunFolder.find(path) if folder.spec.exists()]
+        if not within:
+            raise InputError(f"{path} holds no runs: neither it nor a folder in it has a spec.json")
+        found += [folder for folder in within if folder not in found]
+    return found

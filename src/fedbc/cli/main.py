@@ -12,21 +12,25 @@ from types import FrameType
 
 import click
 
-from fedbc import __version__
+from fedbc import __version__, progress
 from fedbc.cli.errors import Stopped
-from fedbc.errors import Diverged, FedBCError, RunsFailed
+from fedbc.errors import Diverged, FedBCError, MachineLost, RunsFailed
 
 EXIT_BAD_INPUT = 2
-EXIT_CODES: dict[type[FedBCError], int] = {Diverged: 1, RunsFailed: 1, Stopped: 130}
+EXIT_CODES: dict[type[FedBCError], int] = {Diverged: 1, MachineLost: 1, RunsFailed: 1, Stopped: 130}
 COMMANDS = {
     "run": "run:run_command",
     "list": "inspect:list_command",
-    "show": "inspect:show_command",
+    "show": "show:show_command",
+    "runs": "runs:runs_command",
+    "predict": "predict:predict_command",
+    "export": "predict:export_command",
     "watch": "watch:watch_command",
     "sweep": "sweep:sweep_command",
     "calibrate": "calibrate:calibrate_command",
     "tune": "tune:tune_command",
     "compare": "compare:compare_command",
+    "personalize": "personalize:personalize_command",
     "paper": "paper:paper_group",
     "data": "inspect:data_group",
     "deploy": "deploy:deploy_group",
@@ -59,7 +63,7 @@ def fedbc() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; a mistake of the user's is one line on standard error and exit code 2."""
     try:
-        with _terminated_like_interrupted():
+        with _terminated_like_interrupted(), progress.notices_told():
             code = fedbc.main(args=arguments, prog_name="fedbc", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()

@@ -9,10 +9,42 @@ from typing import Any
 
 import click
 
-from fedbc.errors import InputError
-from fedbc.experiments.catalog import CATALOG, Option, argument_help
-from fedbc.experiments.spec import RUN_OPTIONS
-from fedbc.simulation.simulate import simulate
+from fedbc import simulate
+from fedbc.errors import InputError, unknown
+from fedbc.runs import CATALOG, OWN, RUN_OPTIONS, Option, argument_help
+
+
+def offered(kind: str) -> list[str]:
+    """The names of a kind that stand for something of fedbc's."""
+    return [name for name in CATALOG[kind] if name != OWN]
+
+
+def named_data(text: str | None) -> dict[str, Any]:
+    """The [data] table that --data begins: a data set's name, or a file or folder of one's own."""
+    if text is None:
+        return {}
+    path = Path(text)
+    if text in offered("data") or not (path.exists() or path.suffix):
+        if text not in offered("data"):
+            raise unknown("data", text, offered("data"))
+        return {"name": text}
+    if not path.exists():
+        raise InputError(f"data={text!r} does not exist: give a file, a folder, or one of {', '.join(offered('data'))}")
+    return {"name": OWN, "file": text}
+
+
+def named_model(text: str | None) -> dict[str, Any]:
+    """The [model] table that --model begins: a model's name, or a Python file and a function, model.py:make."""
+    if text is None:
+        return {}
+    file, _, function = text.partition(".py:")
+    if function:
+        return {"name": OWN, "file": f"{file}.py", "function": function}
+    if Path(text).suffix == ".py":
+        return {"name": OWN, "file": text}
+    if text not in offered("model"):
+        raise unknown("model", text, offered("model"))
+    return {"name": text}
 
 
 def problem(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -22,9 +54,17 @@ def problem(command: Callable[..., Any]) -> Callable[..., Any]:
             "--config", type=click.Path(path_type=Path), help="TOML file: [algorithm], [data], [model], [run]."
         ),
         click.option(
-            "--model", "model_name", help=f"Model: {', '.join(CATALOG['model'])}. [default: the paper's for the data]"
+            "--model",
+            "model_name",
+            help=f"Model: {', '.join(offered('model'))}, or a function of your own, my_model.py:make. [default: the "
+            "paper's for the data; logistic for your own]",
         ),
-        click.option("--data", "data_name", help=f"Data set: {', '.join(CATALOG['data'])}. [default synthetic]"),
+        click.option(
+            "--data",
+            "data_name",
+            help=f"Data set: {', '.join(offered('data'))}, or your own: a table (.csv, .parquet; with --label and "
+            "--device), a folder, .npz, .toml. [default synthetic]",
+        ),
     ):
         command = option(command)
     return command
@@ -44,6 +84,9 @@ def selection(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = option(command)
     return command
+
+
+ray = click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster instead; `local` starts Ray on this machine.")
 
 
 @dataclass(frozen=True)
@@ -87,7 +130,15 @@ class Flag:
         if self.is_flag:
             names = [self.key, f"{self.spelling}/{self.spelling.replace('--', '--no-', 1)}"]
             return click.Option(names, default=None, help=self.help())
-        return click.Option([self.key, self.spelling], default=None, help=self.help(), metavar="VALUE")
+        kinds = dict.fromkeys(o.kind for o in self.owners.values())
+        return click.Option([self.key, self.spelling], default=None, help=self.help(), metavar="|".join(kinds))
+
+
+SAID_OTHERWISE = {
+    *(("data", OWN, name) for name in ("file", "checksum")),
+    *(("model", OWN, name) for name in ("file", "function", "checksum", "features", "classes")),
+}
+"""Arguments that --data and --model themselves say, or that the data say."""
 
 
 def _flags() -> list[Flag]:
@@ -97,9 +148,10 @@ def _flags() -> list[Flag]:
     ]
     for part, prefix in (("algorithm", "--"), ("data", "--"), ("model", "--model-")):
         owners: dict[str, dict[str, Option]] = {}
-        for entry in CATALOG[part].values():
-            for option in entry.options.values():
-                owners.setdefault(option.name, {})[entry.name] = option
+        for one in CATALOG[part].values():
+            for option in one.options.values():
+                if (part, one.name, option.name) not in SAID_OTHERWISE:
+                    owners.setdefault(option.name, {})[one.name] = option
         flags += [Flag(part, name, _spelling(part, name, prefix), have) for name, have in owners.items()]
     spellings = [f.spelling for f in flags]
     repeated = {s for s in spellings if spellings.count(s) > 1}
@@ -122,29 +174,6 @@ def _run_help(name: str) -> str:
 
 
 FLAGS = _flags()
-
-
-class GroupedCommand(click.Command):
-    """A command whose help lists the options by what they belong to."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one section a part."""
-        headings = {
-            "run": "The run",
-            "algorithm": "The algorithm (each with who has it, and its default)",
-            "data": "The data",
-            "model": "The model",
-        }
-        sections: dict[str, list[tuple[str, str]]] = {part: [] for part in ("", *headings)}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None:
-                part = str(parameter.name).split("__")[0] if "__" in str(parameter.name) else ""
-                sections[part].append(record)
-        for part, records in sections.items():
-            if records:
-                with formatter.section(headings.get(part, "Options")):
-                    formatter.write_dl(records, col_max=34)
 
 
 def given(values: dict[str, Any], part: str, name: str) -> dict[str, Any]:

@@ -11,19 +11,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from fedbc import progress, storage
-from fedbc.cli.errors import Stopped
-from fedbc.errors import InputError, unknown
-from fedbc.paper.catalogue import EXPERIMENTS, Experiment, Part
-from fedbc.paper.drawing import Figure
-from fedbc.paper.gallery import FIGURES
-from fedbc.paper.methods import method
-from fedbc.paper.runner import Runner
-from fedbc.paper.studies import STUDIES, Study
-from fedbc.paper.tables import PLANS, Plan
-
-SHOWN: dict[str, Plan | Figure] = {**PLANS, **FIGURES}
-"""The paper's tables and figures by name."""
+from fedbc import drawing, paper, progress
+from fedbc.cli import options
+from fedbc.cli.ending import stopping
+from fedbc.errors import InputError
+from fedbc.paper import EXPERIMENTS, SHOWN, STUDIES, Experiment, Part, Runner, Study, method
 
 RESULTS = Path("results")
 
@@ -71,8 +63,7 @@ def list_command() -> None:
         table.add_row(e.name, e.title, str(len(e.runs({}))), str(len(e.runs({}, Part(full=True)))))
     made = Table("table or figure", "what", "made of", header_style="bold", pad_edge=False)
     for one in SHOWN.values():
-        kind = "Figure" if isinstance(one, Figure) else "Table"
-        made.add_row(one.name, f"{kind}. {one.title}", ", ".join(one.needs))
+        made.add_row(one.name, f"{one.kind}. {one.title}", ", ".join(one.needs))
     Console().print(table, made)
 
 
@@ -80,8 +71,8 @@ def list_command() -> None:
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--all", "everything", is_flag=True, help="Every experiment, one after the other.")
 @_of_a_part
-@click.option("--workers", type=click.IntRange(1), help="Worker processes; one a core if not given.")
-@click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster instead; `local` starts Ray on this machine.")
+@click.option("--workers", type=click.IntRange(1), help="Worker processes; one per core if not given.")
+@options.ray
 @_results
 def run_command(
     names: tuple[str, ...], everything: bool, part: Part, workers: int | None, ray: str | None, folder: Path
@@ -93,20 +84,26 @@ def run_command(
     """
     if bool(names) == everything:
         raise InputError("name is missing: give names of `fedbc paper list`, or --all, and not both")
-    chosen = _named(names, part)
-    runner = Runner(folder, workers=workers, ray=ray)
-    with progress.shown() as display:
-        try:
-            for e in chosen:
-                if isinstance(e, Study):
-                    e.run(folder / e.file, display.count)
-                    continue
-                runner.run(e, part, say=display.say)
-        except KeyboardInterrupt:
-            raise Stopped(f"stopped; what is done is in {folder}, the same command goes on") from None
-    done = ", ".join(e.name for e in chosen)
+    with stopping(folder):
+        done = ", ".join(paper.run(names, folder, part=part, workers=workers, ray=ray))
     command = "fedbc paper report" + ("" if folder == RESULTS else f" --results {folder}")
     Console(soft_wrap=True).print(f"Done: {done}. The report of all that was run: {command}", highlight=False)
+
+
+@paper_group.command("choose")
+@click.argument("groups", nargs=-1, required=True, metavar="GROUP...")
+@click.option("--workers", type=click.IntRange(1), help="Worker processes; one per core if not given.")
+@options.ray
+@_results
+def choose_command(groups: tuple[str, ...], workers: int | None, ray: str | None, folder: Path) -> None:
+    """Choose the hyper-parameters of GROUP (such as synthetic-e5, see `fedbc paper status`) on validation data.
+
+    Choices that are there stay in force until all of a group's new ones are made; then `fedbc paper run` runs the cells
+    anew whose hyper-parameters have changed. Ctrl-C at any moment; the same command goes on.
+    """
+    with stopping(folder):
+        paper.choose(groups, folder, workers=workers, ray=ray)
+    Console(soft_wrap=True).print(f"Chosen: {', '.join(groups)}. What to run anew: fedbc paper status", highlight=False)
 
 
 @paper_group.command("status")
@@ -117,7 +114,7 @@ def run_command(
 def status_command(names: tuple[str, ...], part: Part, workers: int | None, folder: Path) -> None:
     """Show how many runs of each experiment are done, and about how long the rest takes on this machine."""
     runner = Runner(folder, workers=workers)
-    wanted = _named(names, part)
+    wanted = paper.select(names, part)
     table = Table(header_style="bold", pad_edge=False)
     for heading in ("experiment", "what", "done", "of", "time left"):
         table.add_column(heading, justify="left" if heading in ("experiment", "what") else "right")
@@ -126,14 +123,14 @@ def status_command(names: tuple[str, ...], part: Part, workers: int | None, fold
         done = study.done(folder)
         minutes = study.minutes * (1 - done / study.total)
         total += minutes
-        table.add_row(study.name, study.title, str(done), str(study.total), duration(minutes))
+        table.add_row(study.name, study.title, str(done), str(study.total), _time(minutes))
     experiments = [e.name for e in wanted if isinstance(e, Experiment)]
     for row in runner.status(experiments, part):
         minutes = row.core_minutes_left / runner.workers
         total += minutes
-        table.add_row(row.name, row.title, str(row.done), str(row.total), duration(minutes))
+        table.add_row(row.name, row.title, str(row.done), str(row.total), _time(minutes))
     Console().print(table)
-    left = f"About {duration(total)} left with {runner.workers} workers." if total else "Nothing is left to run."
+    left = f"About {_time(total)} left with {runner.workers} workers." if total else "Nothing is left to run."
     Console().print(left, highlight=False)
 
 
@@ -146,48 +143,16 @@ def status_command(names: tuple[str, ...], part: Part, workers: int | None, fold
 @click.option(
     "--markdown",
     type=click.Path(path_type=Path),
-    help="The Markdown page to write; its pictures go to a folder beside it.  [default: docs/paper.md, or paper.md in "
-    "the results folder if that was given]",
+    help="The Markdown page to write; its pictures go to a folder beside it.  [default: paper.md in the "
+    "results folder]",
 )
 @_results
 def report_command(html: Path | None, markdown: Path | None, folder: Path) -> None:
     """Write the report from what has been run: tables, figures and a verdict on each claim."""
-    from fedbc.paper.report import Report  # Matplotlib and Jinja take a second to import
-
-    report = Report.of(folder)
-    if not report.found.anything:
-        raise InputError(f"nothing was run in {folder}: fedbc paper run NAME comes first (fedbc paper list has names)")
-    html = html or folder / "report.html"
-    markdown = markdown or (Path("docs/paper.md") if folder == RESULTS else folder / "paper.md")
-    for path in (html, markdown):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    storage.write_atomically(html, report.html())
-    report.write_markdown(markdown)
+    drawing.need()
+    html, markdown = paper.write_report(folder, html=html, markdown=markdown)
     Console(soft_wrap=True).print(f"Report: {html}\nMarkdown: {markdown}", highlight=False)
 
 
-def _named(names: tuple[str, ...], part: Part) -> list[Study | Experiment]:
-    """The experiments of these names, and those of tables and figures; all, in the order of their worth, if none."""
-    known: dict[str, Study | Experiment] = {**STUDIES, **EXPERIMENTS}
-    # A name that both have is the experiment's.
-    made_of = {name: one.needs for name, one in SHOWN.items()} | {name: (name,) for name in known}
-    for name in names:
-        if name not in made_of:
-            raise unknown("experiment", name, made_of)
-    wanted = dict.fromkeys(needed for name in names for needed in made_of[name])
-    found = [known[name] for name in wanted] or list(known.values())
-    experiments = [e for e in found if isinstance(e, Experiment)]
-    for key in part.methods:
-        if not any(key in e.methods for e in experiments):
-            have = "; ".join(f"{e.name} has {', '.join(e.methods)}" for e in experiments)
-            raise InputError(f"method={key!r} is not run there: {have or 'studies have no methods'}")
-    return found
-
-
-def duration(minutes: float) -> str:
-    """Minutes as people say them."""
-    if minutes == 0:
-        return "–"
-    if minutes < 1:
-        return "< 1 min"
-    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+def _time(minutes: float) -> str:
+    return progress.duration(60 * minutes) if minutes else "–"

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from fedbc import progress
-from fedbc.cli import tracking
-from fedbc.cli.errors import Stopped
-from fedbc.errors import InputError
-from fedbc.experiments import sweep
+from fedbc.cli import options, tracking
+from fedbc.cli.ending import stopping
+from fedbc.runs import State, Sweep, flatten, state_of, sweep
 
 ABSENT = "–"
 """Stands for an argument that a run's algorithm does not have."""
@@ -23,8 +19,8 @@ ABSENT = "–"
 @click.command("sweep", short_help="Run a grid or a list of specifications on all cores.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Results file (.jsonl); beside FILE if not given.")
-@click.option("--workers", type=int, help="Worker processes; one a core if not given.")
-@click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster instead; `local` starts Ray on this machine.")
+@click.option("--workers", type=int, help="Worker processes; one per core if not given.")
+@options.ray
 @click.option("--best", default=10, show_default=True, help="How many of the best runs to show.")
 @tracking.options
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
@@ -51,55 +47,30 @@ def sweep_command(
     "algorithm.lr" = [0.001, 0.01, 0.1]
     "run.seed" = [0, 1, 2]
     """
-    if workers is not None and workers < 1:
-        raise InputError(f"workers={workers} is not accepted: give a whole number >= 1")
-    specs = sweep.read_sweep(file)
     wanted = tracking.Wanted.of_options(tensorboard, mlflow, wandb, wandb_project)
     wanted.check()
-    how = functools.partial(sweep.carry_out, track=wanted.named)
     results = out or file.with_suffix(".jsonl")
-    hashes = [sweep.fingerprint(spec) for spec in specs]
-    with progress.shown(quiet=quiet) as display:
-
-        def on_line(line: dict[str, Any]) -> None:
-            if "error" in line:
-                display.say(f"{line['hash']}: {line['error']}")
-
-        try:
-            sweep.run_sweep(specs, results, workers=workers, ray=ray, on_line=on_line, how=how)
-        except KeyboardInterrupt:
-            raise Stopped(f"stopped; what is done is in {results}, the same command goes on") from None
-    found = sweep.read_results(results)
-    lines = [found[h] for h in hashes]
+    with stopping(results):
+        done = sweep(file, results, workers=workers, ray=ray, track=wanted.named, quiet=quiet)
     if not quiet:
-        _show(lines, best, results)
-    sweep.raise_if_failed(lines, results, "runs")
+        _show(done, best)
+    done.raise_if_failed()
 
 
-def _show(lines: list[dict[str, Any]], best: int, results: Path) -> None:
-    good = sorted((r for r in lines if "summary" in r), key=lambda r: -r["summary"].get("global_accuracy", 0))
-    varied = _varied(lines)
+def _show(done: Sweep, best: int) -> None:
+    good = [line for line in done.lines if state_of(line) is State.FINISHED]
+    good.sort(key=lambda line: -line["summary"].get("global_accuracy", 0))
     table = Table(header_style="bold", pad_edge=False)
-    for name in varied:
+    for name in done.varied:
         table.add_column(name)
     for heading in ("global accuracy %", "local accuracy %", "seconds"):
         table.add_column(heading, justify="right")
     for line in good[:best]:
-        cells = [str(_value(line, name)) for name in varied]
+        arguments = flatten(line["spec"])
         scores = (line["summary"].get(f"{kind}_accuracy", float("nan")) for kind in ("global", "local"))
+        cells = (str(arguments.get(name, ABSENT)) for name in done.varied)
         table.add_row(*cells, *(f"{100 * s:.2f}" for s in scores), f"{line['seconds']:.1f}")
     console = Console(soft_wrap=True)
     console.print(table)
-    failed = sum("error" in r for r in lines)
-    console.print(f"{len(good)} runs done, {failed} failed. Results: {results}", highlight=False)
-
-
-def _varied(lines: list[dict[str, Any]]) -> list[str]:
-    """The arguments in which runs that have them differ."""
-    names = list(dict.fromkeys(f"{part}.{key}" for r in lines for part, table in r["spec"].items() for key in table))
-    return [name for name in names if len({str(_value(r, name)) for r in lines} - {ABSENT}) > 1]
-
-
-def _value(line: dict[str, Any], name: str) -> Any:
-    part, key = name.split(".", 1)
-    return line["spec"][part].get(key, ABSENT)
+    failed = len(done.lines) - len(good)
+    console.print(f"{len(good)} runs done, {failed} failed. Results: {done.results}", highlight=False)

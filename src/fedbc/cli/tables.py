@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rich.table import Table
 
-from fedbc.simulation.result import Result
+from fedbc import Result
 
 if TYPE_CHECKING:
-    from fedbc.reports import tables as reports
+    import pandas as pd
+
+    from fedbc import reports
+
+ABSENT = "–"
 
 
 def comparison(results: Mapping[str, Result]) -> Table:
-    """One row a method."""
+    """One row per method."""
     import pandas as pd  # not at the top: a run need not wait for it before it begins
 
-    from fedbc.reports import tables as reports
+    from fedbc import reports
 
     summaries = {name: r.summary() for name, r in results.items()}
     frame = pd.DataFrame([{"method": name, **summary} for name, summary in summaries.items()])
-    shown = [c for c in reports.SCORES if c.key in frame and frame[c.key].notna().any()]
+    shown = reports.shown_scores(frame)
     return of_report(reports.Table("methods", "", frame, [reports.Column("method", "method"), *shown]))
 
 
@@ -33,6 +37,25 @@ def of_report(shown: reports.Table) -> Table:
     table.columns[0].no_wrap = True
     for row in shown.rows:
         table.add_row(*row)
+    return table
+
+
+def of_runs(found: pd.DataFrame) -> Table:
+    """One row per run."""
+    table = Table(header_style="bold", pad_edge=False, box=None)
+    for heading in ("run", "state", "method", "data", "rounds", "global %", "local %", "changed"):
+        justify: Literal["left", "right"] = "right" if heading in ("rounds", "global %", "local %") else "left"
+        table.add_column(
+            heading,
+            justify=justify,
+            no_wrap=heading != "run",
+            overflow="fold",
+            min_width=12 if heading == "run" else None,
+        )
+    for row in found.to_dict("records"):
+        scores = (float(row[f"{kind}_accuracy"]) for kind in ("global", "local"))
+        cells = (ABSENT if s != s else f"{100 * s:.1f}" for s in scores)
+        table.add_row(*(str(row[c]) for c in ("run", "state", "method", "data", "rounds")), *cells, row["changed"])
     return table
 
 
@@ -49,6 +72,6 @@ def explanation(results: Mapping[str, Result]) -> str:
     held_out = "" if share is None else f" Validation: {share:.0%} of each device's training data; no test data."
     return (
         f"{mean}Global accuracy: the global model z on all devices' {sets} sets. Local accuracy: each device's own "
-        f"model x_i on its own {sets} set, mean over devices. Variance and worst device: z on each device's {sets} "
+        f"model xᵢ on its own {sets} set, mean over devices. Variance and worst device: z on each device's {sets} "
         f"set.{held_out}"
     )

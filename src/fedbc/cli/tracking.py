@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from fedbc import progress
 from fedbc.errors import InputError
-from fedbc.experiments.spec import RunSpec
-from fedbc.trackers import MLflow, TensorBoard, Tracker, TrackerWarning, WandB
+from fedbc.runs import RunSpec
+from fedbc.trackers import MLflow, TensorBoard, Tracker, WandB
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -74,22 +70,3 @@ class Wanted:
         if self.wandb_project is not None:
             found.append(WandB(self.wandb_project, name, config, memory))
         return found
-
-
-@contextlib.contextmanager
-def warnings_told(display: progress.Display) -> Iterator[None]:
-    """A tracker that fails is told in one line on standard error, above the bars; other warnings as usual."""
-    usual = warnings.showwarning
-
-    def show(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
-        if not issubclass(category, TrackerWarning):
-            usual(message, category, *rest, **more)
-        elif display.quiet:  # quiet says nothing but errors, and this is one
-            print(f"fedbc: warning: {message}", file=sys.stderr)
-        else:
-            display.say(f"fedbc: warning: {message}")
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", TrackerWarning)
-        warnings.showwarning = show
-        yield

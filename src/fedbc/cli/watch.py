@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from fedbc import drawing
 from fedbc.errors import InputError
 
 
@@ -30,7 +31,8 @@ def watch_command(run: Path, host: str, port: int | None, no_open: bool) -> None
 
     Ctrl-C ends it; the run is not touched.
     """
-    from fedbc.watch.server import Server, Watcher  # Altair takes a second to import
+    drawing.need()
+    from fedbc.watch import Server, Watcher  # Altair takes a second to import
 
     if port is not None and not 0 <= port <= 65535:
         raise InputError(f"port={port} is not accepted: give a whole number from 0 to 65535")

@@ -1,27 +1,45 @@
 """Federations: data sets split over devices."""
 
 from fedbc.data import partition
+from fedbc.data.adapters import from_flwr, from_torch
 from fedbc.data.cifar10 import cifar10
-from fedbc.data.federation import Federation, Split, federation, pooled
+from fedbc.data.encoding import Encoding
+from fedbc.data.federation import Federation, Split, federation, pooled, subset
+from fedbc.data.frames import encode, from_frame
+from fedbc.data.meaning import Meaning
 from fedbc.data.mnist import mnist
 from fedbc.data.partition import from_partition
-from fedbc.data.picture import picture
+from fedbc.data.picture import class_counts, picture
+from fedbc.data.reading import read, read_table
 from fedbc.data.shakespeare import OtherEditionWarning, shakespeare
 from fedbc.data.synthetic import synthetic
+from fedbc.data.unseen import apart, unseen_devices
 from fedbc.data.validation import held_out
 
 __all__ = [
+    "Encoding",
     "Federation",
+    "Meaning",
     "OtherEditionWarning",
     "Split",
+    "apart",
     "cifar10",
+    "class_counts",
+    "encode",
     "federation",
+    "from_flwr",
+    "from_frame",
     "from_partition",
+    "from_torch",
     "held_out",
     "mnist",
     "partition",
     "picture",
     "pooled",
+    "read",
+    "read_table",
     "shakespeare",
+    "subset",
     "synthetic",
+    "unseen_devices",
 ]

@@ -21,7 +21,7 @@ import numpy as np
 from fedbc import native
 from fedbc.data import files
 from fedbc.data.federation import Federation, Shared
-from fedbc.data.partition import Plan
+from fedbc.data.partition import NamedPartition
 from fedbc.errors import InputError
 
 MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
@@ -72,13 +72,12 @@ def cifar10(
     crop: shift each training image at random by up to 4 pixels, black beyond its edges, each time it is used.
     data_dir: the folder of the data files; else the one that FEDBC_DATA names, else the user's cache folder.
     """
-    plan = Plan(partition, devices, classes, exponent, concentration, shards, split, test_share, seed)
+    plan = NamedPartition(partition, devices, classes, exponent, concentration, shards, split, test_share, seed)
     if not isinstance(crop, bool):
         raise InputError(f"crop={crop!r} is not accepted: give True or False")
     x, y = _pool(data_dir)
     augment = random_crop if crop else None
-    facts = {"labels": _LABELS}
-    return plan.federate(x, y, classes=10, name="cifar10", decode=decode, augment=augment, facts=facts)
+    return plan.federate(x, y, classes=10, name="cifar10", decode=decode, augment=augment, class_names=tuple(_LABELS))
 
 
 def decode(shared: Shared, x: jax.Array) -> jax.Array:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
+from fedbc.data.meaning import Meaning
 from fedbc.errors import InputError
+
+if TYPE_CHECKING:
+    from fedbc.data.encoding import Encoding
 
 Array = np.ndarray
 Shared = Any
@@ -50,6 +54,9 @@ class Federation:
     training batches, before they are decoded. `classes` is the number of labels, None for regression. `ordered` says
     that each device's test examples are its last ones, as for texts, whose neighbouring examples overlap. `origin` is
     the federation that was pooled, if any: the global model's spread over devices is measured on its devices.
+    `device_names` and `class_names` are shown instead of numbers, in tables, charts, pages and files, where they are
+    given. `encoding` says how a table's columns became the numbers of `x`, so that new rows can be encoded alike.
+    `owned` are the devices whose rows are here where machines share a run (`fedbc.machines`); None is all.
     """
 
     train: Split
@@ -62,6 +69,40 @@ class Federation:
     facts: dict[str, Any] = field(default_factory=dict)
     ordered: bool = False
     origin: Federation | None = None
+    device_names: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
+    encoding: Encoding | None = None
+    owned: Array | None = None
+
+    def __post_init__(self) -> None:
+        for what, names, count in (
+            ("device_names", self.device_names, self.devices),
+            ("class_names", self.class_names, self.classes or 0),
+        ):
+            object.__setattr__(self, what, tuple(str(name) for name in names))
+            if names and (len(names) != count or len(set(names)) != count):
+                raise InputError(
+                    f"{what} has {len(set(names))} different names, but there are {count}: give one for each"
+                )
+
+    @property
+    def meaning(self) -> Meaning:
+        """What its numbers stand for, for those who have the results but not the data."""
+        return Meaning(self.device_names, self.class_names, self.encoding)
+
+    @property
+    def device_labels(self) -> list[Any]:
+        """What each device is called: its name, or its number."""
+        return list(self.device_names or range(self.devices))
+
+    @property
+    def class_labels(self) -> list[str]:
+        """What each class is called: its name, or its number."""
+        return list(self.class_names) or [str(c) for c in range(self.classes or 0)]
+
+    def device_said(self, device: int) -> str:
+        """A device in a sentence."""
+        return said(device, self.device_names)
 
     @property
     def devices(self) -> int:
@@ -85,6 +126,40 @@ def pooled(federation: Federation) -> Federation:
         test=joined(federation.test),
         name=f"{federation.name}, pooled",
         origin=federation,
+        device_names=(),
+    )
+
+
+def said(device: int, names: Sequence[str]) -> str:
+    """A device in a sentence: by its name, if it has one."""
+    return f"device {names[device]!r}" if names else f"device {device}"
+
+
+def subset(federation: Federation, devices: Sequence[int] | Array) -> Federation:
+    """Some of a federation's devices, in the order given, with all of their examples."""
+    if federation.owned is not None:
+        raise InputError("devices cannot be picked where machines share a run: each has the rows of its own only")
+    chosen = np.asarray(devices)
+    if chosen.ndim != 1 or not len(chosen) or not np.issubdtype(chosen.dtype, np.integer):
+        raise InputError(f"devices={devices!r} is not accepted: give a list of device numbers")
+    outside = chosen[(chosen < 0) | (chosen >= federation.devices)]
+    if len(outside) or len(np.unique(chosen)) < len(chosen):
+        raise InputError(
+            f"devices={chosen.tolist()} is not accepted: give different numbers from 0 to {federation.devices - 1}"
+        )
+
+    def some(split: Split) -> Split:
+        parts = [np.arange(split.offsets[d], split.offsets[d + 1]) for d in chosen]
+        rows = np.concatenate(parts)
+        offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(split.offsets.dtype)
+        return Split(split.x[rows], split.y[rows], offsets)
+
+    return replace(
+        federation,
+        train=some(federation.train),
+        test=some(federation.test),
+        name=f"{federation.name}, {len(chosen)} of its devices",
+        device_names=tuple(federation.device_names[d] for d in chosen) if federation.device_names else (),
     )
 
 
@@ -99,27 +174,34 @@ def federation(
     name: str = "custom",
     **rest: Any,
 ) -> Federation:
-    """A federation from your own arrays: `train` and `test` hold one pair (x, y) a device.
+    """A federation from your own arrays: `train` and `test` hold one pair (x, y) per device.
 
-    Whole-number labels make a classification problem (`classes` defaults to the largest label + 1); labels of
-    floating-point type make a regression problem. Floating-point data are kept as float32, or as float64 where
-    JAX runs in 64 bits. Further arguments (`shared`, `decode`, `augment`) are those of `Federation`.
+    Whole-number labels (or true and false) make a classification problem (`classes` defaults to the largest label + 1);
+    labels of floating-point type make a regression problem. Floating-point data are kept as float32, or as float64
+    where JAX runs in 64 bits. Further arguments (`device_names`, `class_names`, `shared`, `decode`,
+    `augment`) are those of `Federation`.
     """
     if len(train) == 0:
-        raise InputError("train=[] is not accepted: give one pair (x, y) a device")
+        raise InputError("train=[] is not accepted: give one pair (x, y) per device")
     if len(train) != len(test):
         raise InputError(
-            f"train has {len(train)} devices but test has {len(test)}: give one pair (x, y) a device in both"
+            f"train has {len(train)} devices but test has {len(test)}: give one pair (x, y) per device in both"
         )
     train_split = _join("train", train)
     test_split = _join("test", test)
     empty = np.flatnonzero(train_split.sizes == 0)
     if len(empty):
         raise InputError(f"train[{empty[0]}] has no examples: every device needs at least one training example")
-    if train_split.x.shape[1:] != test_split.x.shape[1:]:
+    for what, one, other in (
+        ("examples", train_split.x.shape[1:], test_split.x.shape[1:]),
+        ("labels", train_split.y.shape[1:], test_split.y.shape[1:]),
+    ):
+        if one != other:
+            raise InputError(f"train {what} have shape {one} but test {what} {other}: they must agree")
+    if train_split.y.dtype.kind != test_split.y.dtype.kind:
         raise InputError(
-            f"train examples have shape {train_split.x.shape[1:]} but test examples {test_split.x.shape[1:]}: "
-            "they must agree"
+            f"train labels are {train_split.y.dtype} but test labels {test_split.y.dtype}: give whole "
+            "numbers in both for classification, floating-point numbers in both for regression"
         )
     return from_splits(train_split, test_split, classes=classes, name=name, **rest)
 
@@ -148,28 +230,80 @@ def _join(which: str, pairs: Sequence[Pair]) -> Split:
     xs: list[Array] = []
     ys: list[Array] = []
     for i, pair in enumerate(pairs):
+        where = f"{which}[{i}]"
         try:
             x, y = pair
         except (TypeError, ValueError):
-            raise InputError(f"{which}[{i}] is not a pair (x, y)") from None
-        x, y = canonical(np.asarray(x)), canonical(np.asarray(y))
-        if x.dtype == object or y.dtype == object:
-            raise InputError(f"{which}[{i}] is not made of numbers: give arrays of one numeric type")
+            raise InputError(f"{where} is not a pair (x, y)") from None
+        x, y = numbers(f"the examples of {where}", x), as_labels(f"the labels of {where}", y)
         if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
-            raise InputError(f"{which}[{i}] has arrays of unequal length: x has shape {x.shape}, y has shape {y.shape}")
-        # An empty device takes the others' shape: np.empty((0,)) is what a filter that found nothing leaves behind.
-        if len(x) and xs and len(xs[0]) and x.shape[1:] != xs[0].shape[1:]:
-            raise InputError(
-                f"{which}[{i}] has examples of shape {x.shape[1:]} but {which}[0] has {xs[0].shape[1:]}: "
-                "all devices must agree"
-            )
+            raise InputError(f"{where} has arrays of unequal length: x has shape {x.shape}, y has shape {y.shape}")
+        if len(x):  # an empty device takes the others' shape: np.empty((0,)) is what a filter that found nothing leaves
+            _check_alike(where, which, "examples", [x.shape[1:], *(a.shape[1:] for a in xs if len(a))])
+            _check_alike(where, which, "labels", [y.shape[1:], *(a.shape[1:] for a in ys if len(a))])
+            _check_alike(where, which, "labels", [_words(y), *(_words(a) for a in ys if len(a))])
         xs.append(x)
         ys.append(y)
     filled = [i for i, x in enumerate(xs) if len(x)]
     if not filled:
         raise InputError(f"{which} has no examples on any device")
     offsets = np.concatenate([[0], np.cumsum([len(x) for x in xs])]).astype(np.int64)
-    return Split(np.concatenate([xs[i] for i in filled]), np.concatenate([ys[i] for i in filled]), offsets)
+    joined = canonical(np.concatenate([xs[i] for i in filled]))  # whole numbers beside others become others
+    return Split(joined, np.concatenate([ys[i] for i in filled]), offsets)
+
+
+def _check_alike(where: str, which: str, what: str, kinds: Sequence[object]) -> None:
+    """All devices agree with the first one that has examples."""
+    own, *others = kinds
+    if others and own != others[0]:
+        raise InputError(
+            f"{where} has {what} of {_kind(own)} but {which}[0] has {_kind(others[0])}: all devices must agree"
+        )
+
+
+def _kind(kind: object) -> str:
+    return f"shape {kind}" if isinstance(kind, tuple) else f"{kind}"
+
+
+def _words(labels: Array) -> str:
+    return "floating-point type" if labels.dtype.kind == "f" else "whole numbers"
+
+
+def numbers(what: str, values: Any) -> Array:
+    """As an array that can be computed with; what is not real numbers, or too large for JAX, is an InputError."""
+    try:
+        given = np.asarray(values)
+    except ValueError as error:  # rows of unequal length
+        raise InputError(f"{what} cannot be made an array: {error}") from None
+    if given.dtype.kind not in "biuf":
+        found = {"c": "complex numbers", "U": "text", "S": "text", "M": "dates", "m": "times", "O": "objects"}
+        raise InputError(
+            f"{what} are {found.get(given.dtype.kind, given.dtype)}, not real numbers: give arrays of one numeric type"
+        )
+    if given.dtype.kind in "iu" and given.size:
+        limits = np.iinfo(jax.dtypes.canonicalize_dtype(given.dtype))
+        if given.min() < limits.min or given.max() > limits.max:
+            raise InputError(
+                f"{what} have whole numbers from {given.min()} to {given.max()}, which do not fit into {limits.dtype}: "
+                "give smaller ones, or floating-point numbers"
+            )
+    with np.errstate(over="ignore"):
+        kept = canonical(given)
+    if given.dtype.kind == "f" and not np.array_equal(np.isfinite(kept), np.isfinite(given)):
+        raise InputError(f"{what} have values beyond the range of {kept.dtype}: scale them")
+    return kept
+
+
+def as_labels(what: str, values: Any) -> Array:
+    """Numbers; true and false are classes 1 and 0. Text is an InputError that says how to number it."""
+    given = np.asarray(values)
+    if given.dtype.kind in "US" or (given.dtype.kind == "O" and any(isinstance(v, str) for v in given.reshape(-1))):
+        raise InputError(
+            f"{what} are text: number the classes from 0, as np.unique(labels, return_inverse=True)[1] does, or give "
+            "a table to fedbc.data.from_frame, which keeps their names"
+        )
+    found = numbers(what, given)
+    return found.astype(np.int32) if found.dtype.kind == "b" else found
 
 
 def canonical(a: Array) -> Array:
@@ -184,11 +318,12 @@ def _device_of(row: int, offsets: Array) -> int:
 
 
 def _check_labels(which: str, split: Split, classes: int) -> None:
-    bad = np.flatnonzero((split.y < 0) | (split.y >= classes))
+    bad = np.argwhere((split.y < 0) | (split.y >= classes))
     if len(bad):
-        device = _device_of(bad[0], split.offsets)
+        device = _device_of(bad[0][0], split.offsets)
         raise InputError(
-            f"{which}[{device}] has label {split.y[bad[0]]}: labels must be whole numbers from 0 to {classes - 1}"
+            f"{which}[{device}] has label {split.y[tuple(bad[0])]}: "
+            f"labels must be whole numbers from 0 to {classes - 1}"
         )
 
 

@@ -14,18 +14,15 @@ from pathlib import Path
 
 import platformdirs
 
-from fedbc import progress
+from fedbc import progress, storage
 from fedbc.errors import InputError
-
-try:
-    import fcntl
-except ImportError:  # Windows: two simultaneous first downloads are then caught by the checksum only
-    fcntl = None  # type: ignore[assignment]
 
 VARIABLE = "FEDBC_DATA"
 _CHUNK = 1 << 18
 _TIMEOUT = 30.0
 _PAUSE = 1.0
+FOR_EVER = -1
+"""Two first downloads at the same time: the one waits for the other."""
 _FRUITLESS = 2  # attempts in a row that bring nothing before a download is given up
 
 
@@ -157,9 +154,7 @@ def _receive(url: str, part: Path, target: Path, have: int, show: Show) -> bool:
     with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:
         # The folder is made only now, so that a mistyped one is not left behind where there is no network.
         part.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("ab") as out:
-            if fcntl is not None:
-                fcntl.flock(out, fcntl.LOCK_EX)
+        with storage.hold(part, f"{part} is being written", seconds=FOR_EVER), part.open("ab") as out:
             if target.exists():
                 return True
             if _size(part) != have:  # another process wrote to it before we had the lock

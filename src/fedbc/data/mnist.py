@@ -16,7 +16,7 @@ import numpy as np
 
 from fedbc.data import files
 from fedbc.data.federation import Federation, Shared
-from fedbc.data.partition import Plan
+from fedbc.data.partition import NamedPartition
 from fedbc.errors import InputError
 
 MEAN, DEVIATION = 0.1307, 0.3081
@@ -57,7 +57,7 @@ def mnist(
     test_share: the share of each device's examples that is its test set.
     data_dir: the folder of the data files; else the one that FEDBC_DATA names, else the user's cache folder.
     """
-    plan = Plan(partition, devices, classes, exponent, concentration, shards, split, test_share, seed)
+    plan = NamedPartition(partition, devices, classes, exponent, concentration, shards, split, test_share, seed)
     x, y = _pool(data_dir)
     return plan.federate(x, y, classes=10, name="mnist", decode=decode)
 

@@ -1,4 +1,4 @@
-"""Partitions of labelled examples over devices: each function returns one array of row numbers a device.
+"""Partitions of labelled examples over devices: each function returns one array of row numbers per device.
 
 Every row is dealt to exactly one device. The functions work on any array of labels; `fedbc.data.from_partition`
 makes a federation of the result.
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fedbc import checks
-from fedbc.data.federation import Federation, Split, canonical, from_splits
+from fedbc.data.federation import Federation, Split, as_labels, from_splits, numbers
 from fedbc.errors import InputError
 
 __all__ = ["by_id", "dirichlet", "from_partition", "iid", "power_law", "power_law_sizes", "shards", "split"]
@@ -160,14 +160,27 @@ def iid(labels: Any, devices: int = 20, seed: int = 1) -> list[Rows]:
 def by_id(ids: Any) -> list[Rows]:
     """One device for each distinct id (a writer, a hospital, a speaking role), in the order of the sorted ids."""
     owners = np.asarray(ids)
+    if isinstance(ids, list | tuple) and owners.dtype.kind == "U":  # NumPy has made text of what is missing, too
+        owners = np.asarray(ids, dtype=object)
     if owners.ndim != 1 or len(owners) == 0:
         raise InputError(f"ids of shape {owners.shape} are not accepted: give one id an example, in one dimension")
+    import pandas as pd  # knows every way in which a value can be missing
+
+    missing = np.flatnonzero(pd.isna(owners))
+    if len(missing):
+        raise InputError(
+            f"ids[{missing[0]}] is missing ({owners[missing[0]]}), as are {len(missing)} of {len(owners)} in all: "
+            "give every example an id, or leave the example out"
+        )
+    kinds = sorted({type(v).__name__ for v in owners}) if owners.dtype == object else []
+    if len(kinds) > 1:
+        raise InputError(f"ids of several types ({', '.join(kinds)}) are not accepted: give all as text, or as numbers")
     which, counts = np.unique(owners, return_inverse=True, return_counts=True)[1:]
     return np.split(np.argsort(which, kind="stable"), np.cumsum(counts)[:-1])
 
 
 @dataclass(frozen=True)
-class Plan:
+class NamedPartition:
     """A partition and a split by name, with all that any of them takes; checked before any data are read."""
 
     partition: str
@@ -218,10 +231,11 @@ def split(indices: Any, test_share: float = 0.2, order: str = "shuffled", seed: 
     checks.integer("seed", seed, at_least=0)
     if rows.ndim != 1 or len(rows) == 0:
         raise InputError(f"indices of shape {rows.shape} are not accepted: give one or more, in one dimension")
-    return _split(rows, test_share, order, seed)
+    return divide(rows, test_share, order, seed)
 
 
-def _split(rows: Rows, test_share: float, order: str, seed: int | list[int]) -> tuple[Rows, Rows]:
+def divide(rows: Rows, test_share: float, order: str, seed: int | list[int]) -> tuple[Rows, Rows]:
+    """As `split`, of rows that have been checked; a list of numbers, such as seed and device, is a seed, too."""
     checks.number("test_share", test_share, above=0, below=1)
     if order == "shuffled":
         rows = np.random.default_rng(seed).permutation(rows)
@@ -242,26 +256,28 @@ def from_partition(
     name: str = "custom",
     **rest: Any,
 ) -> Federation:
-    """A federation from flat arrays and one array of row numbers a device, as this module's functions give them.
+    """A federation from flat arrays and one array of row numbers per device, as this module's functions give them.
 
     Each device's rows are split for training and testing as in `split`. `classes` and further arguments (`shared`,
-    `decode`, `augment`, `facts`) are those of `Federation`.
+    `decode`, `augment`, `device_names`, `class_names`) are those of `Federation`.
     """
-    examples, labels = np.asarray(x), np.asarray(y)
+    examples, labels = numbers("the examples x", x), as_labels("the labels y", y)
     checks.integer("seed", seed, at_least=0)
     checks.choice("split", split, ORDERS)
     if examples.ndim == 0 or labels.ndim == 0 or len(examples) != len(labels):
         raise InputError(f"x of shape {examples.shape} does not match y of shape {labels.shape}: give one label a row")
     if len(parts) == 0:
-        raise InputError("parts=[] is not accepted: give one array of row numbers a device")
+        raise InputError("parts=[] is not accepted: give one array of row numbers per device")
     train, test = [], []
+    owner = np.full(len(labels), -1)
     for device, part in enumerate(parts):
         rows = np.asarray(part)
         if rows.ndim != 1 or len(rows) == 0 or not np.issubdtype(rows.dtype, np.integer):
             raise InputError(f"parts[{device}] is not accepted: give one or more row numbers, in one dimension")
         if rows.min() < 0 or rows.max() >= len(labels):
             raise InputError(f"parts[{device}] has row numbers that are not among the {len(labels)} rows of x")
-        kept, held_out = _split(rows, test_share, split, [seed, device])
+        _claim(owner, device, rows)
+        kept, held_out = divide(rows, test_share, split, [seed, device])
         train.append(kept)
         test.append(held_out)
     return from_splits(
@@ -274,10 +290,24 @@ def from_partition(
     )
 
 
+def _claim(owner: np.ndarray, device: int, rows: Rows) -> None:
+    """A row belongs to one device, once: or else one device would be tested on what another is trained on."""
+    taken = rows[owner[rows] >= 0]
+    if len(taken):
+        raise InputError(
+            f"parts[{device}] and parts[{owner[taken[0]]}] both have row {taken[0]}: "
+            "a row may belong to one device only"
+        )
+    owner[rows] = device
+    values, counts = np.unique(rows, return_counts=True)
+    if counts.max() > 1:
+        raise InputError(f"parts[{device}] has row {values[counts.argmax()]} more than once: give each row once")
+
+
 def _gather(x: np.ndarray, y: np.ndarray, parts: list[Rows]) -> Split:
     rows = np.concatenate(parts)
     offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
-    return Split(canonical(x[rows]), canonical(y[rows]), offsets)
+    return Split(x[rows], y[rows], offsets)
 
 
 def _labels(labels: Any, devices: object) -> np.ndarray:

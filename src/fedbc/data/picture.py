@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from fedbc import storage
 from fedbc.data.federation import Federation, Split
+from fedbc.drawing import COLOURS, FAINT, INK, need
 from fedbc.errors import InputError
 
 FORMATS = (".png", ".svg", ".pdf")
-_TRAIN, _TEST, _INK, _FAINT = "#2f5d8a", "#9dbcd8", "#333333", "#dddddd"
+_TRAIN, _TEST = COLOURS[0], COLOURS[5]
 _NAMED_DEVICES, _NAMED_CLASSES = 30, 20  # beyond these, numbers and names in the picture would not be legible
 
 
@@ -23,7 +25,7 @@ def picture(federation: Federation, path: str | Path) -> Path:
     among the device's examples, with the numbers of examples where there is room for them.
     """
     # Not at the top: Matplotlib takes a second to import. A Figure by itself needs no display and no global state.
-    import matplotlib
+    matplotlib: Any = need("matplotlib")
     from matplotlib.figure import Figure
 
     target = Path(path)
@@ -36,7 +38,7 @@ def picture(federation: Federation, path: str | Path) -> Path:
     width = float(np.clip(2.2 + 0.42 * devices, 6, 13))
     below = 0.0 if classes is None else float(np.clip(0.3 * classes, 1.2, 7))
     figure = Figure(figsize=(width, 2.9 + below), layout="constrained")
-    figure.suptitle(_title(federation), x=0.01, ha="left", fontsize=12, color=_INK)
+    figure.suptitle(_title(federation), x=0.01, ha="left", fontsize=12, color=INK)
     if classes is None:
         sizes = figure.subplots()
     else:
@@ -44,15 +46,18 @@ def picture(federation: Federation, path: str | Path) -> Path:
         _draw_classes(figure, shares, federation, classes)
     _draw_sizes(sizes, federation)
     bottom = sizes if classes is None else shares
-    bottom.set_xlabel("device", color=_INK)
+    bottom.set_xlabel(federation.encoding.device if federation.encoding is not None else "device", color=INK)
     if devices <= _NAMED_DEVICES:
-        bottom.set_xticks(range(devices))
+        slanted: dict[str, Any] = (
+            {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if federation.device_names else {}
+        )
+        bottom.set_xticks(range(devices), [str(name) for name in federation.device_labels], **slanted)
     # The same federation gives the same bytes: no date, no random identifiers.
     with matplotlib.rc_context({"svg.hashsalt": "fedbc"}):
         drawn = io.BytesIO()
         no_date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(target.suffix.lower(), {})
         figure.savefig(drawn, format=target.suffix.lower()[1:], dpi=150, metadata=no_date)
-    target.write_bytes(drawn.getvalue())
+    storage.write_atomically(target, drawn.getvalue())
     return target
 
 
@@ -74,11 +79,11 @@ def _draw_sizes(axes: Any, federation: Federation) -> None:
     axes.bar(devices, train, 0.8, color=_TRAIN, label="training")
     bars = axes.bar(devices, test, 0.8, bottom=train, color=_TEST, label="test")
     if federation.devices <= _NAMED_DEVICES:
-        axes.bar_label(bars, [f"{n:,}" for n in train + test], padding=2, fontsize=7, color=_INK)
+        axes.bar_label(bars, [f"{n:,}" for n in train + test], padding=2, fontsize=7, color=INK)
         axes.margins(y=0.1)
-    axes.set_ylabel("examples", color=_INK)
+    axes.set_ylabel("examples", color=INK)
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.yaxis.grid(visible=True, color=_FAINT, linewidth=0.6)
+    axes.yaxis.grid(visible=True, color=FAINT, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.set_xlim(-0.6, federation.devices - 0.4)
     axes.tick_params(axis="x", length=0)
@@ -113,15 +118,15 @@ def _draw_classes(figure: Any, axes: Any, federation: Federation, classes: int) 
                 ha="center",
                 va="center",
                 fontsize=6,
-                color="white" if light else _INK,
+                color="white" if light else INK,
             )
     axes.set_ylim(classes - 0.5, -0.5)
-    axes.set_ylabel("class", color=_INK)
+    axes.set_ylabel("class", color=INK)
     if classes <= _NAMED_CLASSES:
-        axes.set_yticks(range(classes), federation.facts.get("labels", range(classes)))
+        axes.set_yticks(range(classes), federation.class_labels)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     bar = figure.colorbar(mesh, ax=axes, pad=0.01, aspect=30, format=lambda share, _: f"{share:.0%}")
-    bar.set_label("share of the device's examples", color=_INK, fontsize=8)
+    bar.set_label("share of the device's examples", color=INK, fontsize=8)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=7, length=0)

@@ -31,7 +31,7 @@ from fedbc import checks
 from fedbc.data import files
 from fedbc.data import partition as partitions
 from fedbc.data.federation import Federation, Shared
-from fedbc.errors import InputError
+from fedbc.errors import InputError, Notice
 
 WINDOW = 80
 # LEAF's 80 characters. One that is not among them takes the last code, as LEAF's one-hot vectors do.
@@ -55,7 +55,7 @@ _SPEECH = re.compile(r"([a-zA-Z][a-zA-Z ]*)\. (.*)")
 _DRAWS = 20_000  # 138 devices come about once in 140 draws of 10 %
 
 
-class OtherEditionWarning(UserWarning):
+class OtherEditionWarning(Notice):
     """The text is not the one that LEAF's figures were computed on, so results do not compare with others'."""
 
 
@@ -134,7 +134,8 @@ def shakespeare(
         name="shakespeare",
         shared=codes,
         decode=decode,
-        facts={"roles": [names[i] for i in chosen], "labels": list(ALPHABET)},
+        class_names=tuple(ALPHABET),
+        facts={"roles": [names[i] for i in chosen]},
     )
 
 

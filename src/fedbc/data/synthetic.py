@@ -27,10 +27,15 @@ def synthetic(
 ) -> Federation:
     """Synthetic classification data for any number of devices.
 
+    devices: how many there are.
     alpha: how much the devices' labelling models differ.
     beta: how much the devices' examples differ.
+    seed: of the draw of the data.
     iid: one labelling model and one distribution of examples for all devices (alpha and beta then do not matter).
-    Sizes are int(lognormal(4, 2)) + 50 examples a device, a heavy-tailed law; `test_share` of each device's
+    features: how many numbers an example has.
+    classes: how many classes there are.
+    test_share: the share of each device's examples that is for testing.
+    Sizes are int(lognormal(4, 2)) + 50 examples per device, a heavy-tailed law; `test_share` of each device's
     examples, drawn at random, is its test set.
     """
     checks.integer("devices", devices, at_least=1)

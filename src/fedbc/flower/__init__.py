@@ -1,5 +1,8 @@
 """Every algorithm of the package on real devices, with Flower (`pip install fedbc[flower]`)."""
 
+from typing import TYPE_CHECKING
+
+from fedbc import lazy
 from fedbc.errors import InputError
 
 try:
@@ -14,13 +17,23 @@ from fedbc.flower.settings import Deployment, algorithm_from
 from fedbc.flower.state import read_state
 from fedbc.flower.strategy import AlgorithmStrategy, TooFewDevices
 
+if TYPE_CHECKING:
+    from fedbc.flower.keys import make_keys
+    from fedbc.flower.scaffold import write_app
+
 __all__ = [
     "AlgorithmStrategy",
     "Deployment",
     "TooFewDevices",
     "algorithm_from",
     "client_app",
+    "make_keys",
     "one_device",
     "read_state",
     "server_app",
+    "write_app",
 ]
+
+__getattr__ = lazy.attributes("fedbc.flower", {"make_keys": "keys", "write_app": "scaffold"})
+"""What prepares a deployment is imported when it is asked for: a device, which starts anew for each message, has no use
+for it."""

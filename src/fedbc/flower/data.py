@@ -1,8 +1,4 @@
-"""One device's data, in its place among the federation's devices.
-
-Everything that a run draws is a function of (seed, purpose, round, device number), and tables of the simulator go by
-device number. A device therefore sees a federation of all devices in which the others hold nothing.
-"""
+"""One device's data: what a user's data function gives, checked."""
 
 from __future__ import annotations
 
@@ -31,26 +27,20 @@ def one_device(whole: Federation, device: int) -> Federation:
     return replace(whole, train=own(whole.train), test=own(whole.test), name=f"{whole.name}, device {device}")
 
 
-def placed(loaded: OneDevice, device: int, devices: int) -> Federation:
-    """What a data function gave, as device number `device` of `devices`, the others empty."""
+def check_one_device(loaded: OneDevice, device: int) -> Federation:
+    """What a data function gave for this device, as a federation of it alone."""
     if isinstance(loaded, Federation):
         alone = loaded
     elif isinstance(loaded, Sequence) and len(loaded) == 2:
-        alone = _checked(*loaded, f"device {device}")
+        alone = _join_pairs(*loaded, f"device {device}")
     else:
         raise InputError(f"the data function gave a {type(loaded).__name__}: give ((x, y), (x, y)), train and test")
     if alone.devices != 1:
         raise InputError(f"the data function gave {alone.devices} devices: give this device's data only")
-
-    def put(split: Split) -> Split:
-        offsets = np.zeros(devices + 1, np.int64)
-        offsets[device + 1 :] = len(split.y)
-        return Split(split.x, split.y, offsets)
-
-    return replace(alone, train=put(alone.train), test=put(alone.test))
+    return alone
 
 
-def _checked(train: Pair, test: Pair, name: str) -> Federation:
+def _join_pairs(train: Pair, test: Pair, name: str) -> Federation:
     """A federation of one device; it may have no test examples, but must have training examples."""
     if len(test[1]):
         return federation([train], [test], name=name)

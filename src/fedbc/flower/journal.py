@@ -1,7 +1,15 @@
-"""What the server keeps of a run: its state, which device's which round it took, history; and the run folder."""
+"""What the server keeps of a run: its state, which device's which round it took, history; and the run folder.
+
+checkpoint.safetensors   the server's state and `accepted`, written once per round, of the same size in every round
+rounds.jsonl             a line for each round's sum, with its devices' rows, before the round's checkpoint; and one
+                         for what was measured after it. It only grows by what is new.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,10 +20,12 @@ import numpy as np
 
 from fedbc import storage
 from fedbc.errors import InputError
-from fedbc.simulation.result import Result, has_checkpoint
-from fedbc.simulation.simulate import CHECKPOINT, check_same_run
+from fedbc.runs.deployed import ROUNDS
+from fedbc.simulation.description import check_same_run
+from fedbc.simulation.diagnostics import RoundReport, report_columns
+from fedbc.simulation.result import Result, RunFolder
 
-FORMAT = "fedbc-deployment-1"
+FORMAT = "fedbc-deployment-2"
 Row = dict[str, Any]
 
 
@@ -32,15 +42,22 @@ class Journal:
         """the last round whose summand was taken, of each device; 0 if none"""
         self.history: list[Row] = []
         self.device_rows: list[Row] = []
+        self.is_measured = True
+        """whether the last round's row is complete"""
 
     @property
     def file(self) -> Path:
         """The checkpoint."""
-        return self.folder / CHECKPOINT
+        return RunFolder(self.folder).checkpoint
+
+    @property
+    def lines(self) -> Path:
+        """The rounds' rows."""
+        return self.folder / ROUNDS
 
     def resume(self) -> bool:
         """Go on from the folder's checkpoint, if it has one; one of another run is an InputError."""
-        if not has_checkpoint(self.folder):
+        if not RunFolder(self.folder).has_checkpoint:
             storage.refuse_existing(self.folder)
             return False
         arrays, facts = storage.read_arrays(self.file)
@@ -50,21 +67,15 @@ class Journal:
         self.server = jax.tree.map(jax.numpy.asarray, storage.restored(self.server, arrays, "server"))
         self.accepted = arrays["accepted"]
         self.run, self.round = facts["run"], facts["round"]
-        self.history, self.device_rows = facts["history"], facts["device_rows"]
+        self._read_lines()
+        storage.drop_leftovers(self.file)
         return True
 
     def save(self) -> None:
         """Write the checkpoint; the devices may be told of its round once this has returned."""
         with storage.explained(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        facts = {
-            "format": FORMAT,
-            "spec": self.spec,
-            "run": self.run,
-            "round": self.round,
-            "history": self.history,
-            "device_rows": self.device_rows,
-        }
+        facts = {"format": FORMAT, "spec": self.spec, "run": self.run, "round": self.round}
         arrays = {**storage.named(self.server, "server"), "accepted": self.accepted}
         storage.write_arrays(self.file, arrays, facts)
 
@@ -72,20 +83,49 @@ class Journal:
         """Record a round: the server's new state, and (examples, diagnostics) of the devices that were taken."""
         self.server, self.round = server, self.round + 1
         self.accepted[list(taken)] = self.round
-        weights = {device: info.get("weight", np.nan) for device, (_, info) in taken.items()}
-        total, examples = sum(weights.values()), sum(n for n, _ in taken.values())
-        for device, (n, info) in sorted(taken.items()):
-            shown = {name: value for name, value in info.items() if name != "weight"}
-            coefficient = weights[device] / total if total > 0 else 1 / len(taken) if total == 0 else np.nan
-            self.device_rows.append(
-                {"round": self.round, "device": device, "examples": n, **shown}
-                | {"coefficient": coefficient, "coefficient_by_examples": n / examples}
-            )
-        means = {
-            name: float(np.mean([info.get(key, np.nan) for _, info in taken.values()]))
-            for name, key in (("drift", "drift"), ("local_loss", "loss"))
-        }
-        self.history.append({"round": self.round} | means)
+        examples, info = zip(*(taken[device] for device in sorted(taken)), strict=True)
+        names = tuple(info[0])
+        values = np.asarray([[told[name] for name in names] for told in info])
+        report = RoundReport(self.round, np.asarray(sorted(taken)), np.asarray(examples), names, values)
+        columns = {name: column.tolist() for name, column in report_columns([report]).items()}
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        self._take({"round": self.round, "row": {"round": self.round} | report.means(), "devices": rows}, write=True)
+
+    def complete_row(self, row: Row) -> None:
+        """Replace the last round's row of history by one that also has what was measured."""
+        self._take({"round": self.round, "measured": row}, write=True)
+
+    def _take(self, line: Row, *, write: bool = False) -> None:
+        if write:
+            with storage.explained(self.lines):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                with self.lines.open("a") as file:
+                    file.write(json.dumps(line) + "\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+        if "measured" in line:
+            self.history[-1], self.is_measured = line["measured"], True
+        else:
+            self.history.append(line["row"])
+            self.device_rows += line["devices"]
+            self.is_measured = False
+
+    def _read_lines(self) -> None:
+        """Read the rounds up to the checkpoint's; what was written after it, or in part, is dropped."""
+        end = 0
+        with contextlib.suppress(FileNotFoundError), self.lines.open("r+b") as file:
+            for text in file:
+                try:
+                    line = json.loads(text) if text.endswith(b"\n") else {"round": self.round + 1}
+                    if line["round"] > self.round:
+                        break
+                    self._take(line)
+                except (ValueError, KeyError, IndexError, TypeError) as error:
+                    raise InputError(f"{self.lines} is damaged at byte {end}: {error!r}") from None
+                end += len(text)
+            file.truncate(end)
+        if len(self.history) != self.round:
+            raise InputError(f"{self.lines} has {len(self.history)} rounds, its checkpoint {self.round}: it is damaged")
 
     def result(self, global_model: Any) -> Result:
         """The run so far. Local models are not in it: they stay on their devices."""

@@ -1,13 +1,12 @@
 """What travels between server and device, and the checks that it passes before it is used.
 
-A message holds one `ArrayRecord` ("arrays"), one `ConfigRecord` ("config") and, in answers, one `MetricRecord`
-("metrics"). Arrays go by the names of their places in the algorithm's pytrees, as `fedbc.storage.named` writes them.
-Version 1:
+A message holds one `ConfigRecord` named "fedbc": the fields of an `Order` or an `Answer` and, beside them, `arrays`,
+`metrics` (numbers) and `metric_names`, where its kind has them. `arrays` are bytes in the format of safetensors: one
+pack of all arrays, each under the name of its place in the algorithm's pytrees, as `fedbc.storage.named` writes it. A
+pack beyond 16 MB goes on in records "more-1", "more-2", ... with `arrays` alone. Version 2:
 
-| message | arrays | config | metrics |
+| message | arrays | fields | metrics |
 | --- | --- | --- | --- |
-| query | none | `Order` | |
-| its answer | none | `Answer` | train_examples, test_examples |
 | train | `broadcast.*` (what the algorithm's `broadcast` gives), `global.*` (z) | `Order` | |
 | its answer | `summand.*` (what the algorithm's `finish` gives), nothing else | `Answer` | `finish`'s diagnostics |
 | evaluate | `global.*` | `Order` | |
@@ -21,8 +20,11 @@ For FedBC and the model `logistic` (parameters w and b), an answer to "train" ho
     summand.devices    ()                                     1
 
 `Shapes.of(algorithm, model)` lists names, shapes and types for any method and model. A device that is not written with
-this package takes part by sending the same names. Arrays that occur twice (z, as part of the broadcast) cost nothing:
-Flower sends equal contents once.
+this package takes part by sending the same. Arrays that occur twice (z, as part of the broadcast) are in the pack once:
+its metadata `same` tells, as JSON, which name stands for which other one.
+
+Why bytes, and not Flower's `ArrayRecord`: every record and every array is an object of its own that is stored, pushed
+and pulled one by one, at about 10 ms of the SuperLink's time each.
 """
 
 from __future__ import annotations
@@ -32,96 +34,54 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
-import jax
-import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedbc import storage
-from fedbc.algorithms.base import Algorithm
-from fedbc.errors import FedBCError
-from fedbc.models.base import Model
-from fedbc.simulation.engine import no_context
+from fedbc.flower.packs import Layout, MessageError, Spec, layout, limit, pack, unpack
+from fedbc.simulation.shapes import Shapes
 
 __all__ = [
     "Answer",
+    "Kind",
+    "Layout",
     "MessageError",
     "Order",
     "Parts",
     "Shapes",
     "Spec",
+    "change",
     "content",
-    "from_arrays",
     "from_config",
     "from_metrics",
     "layout",
+    "limit",
+    "named_pack",
+    "pack",
     "parts",
-    "to_arrays",
-    "to_config",
-    "to_metrics",
+    "unpack",
 ]
 
-VERSION = 1
-ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
-NPY_HEADER = 4096
-"""Bytes that NumPy's own format may take besides the numbers; real headers have 128."""
+VERSION = 2
+
+
+class Kind(StrEnum):
+    """The kinds of message, by Flower's names for them."""
+
+    TRAIN = "train"
+    EVALUATE = "evaluate"
+
+
+RECORD = "fedbc"
+MORE = re.compile(r"more-[1-9][0-9]{0,3}")
+CHUNK = 16 * 2**20
+"""The most bytes of arrays in one record: each is one request to the SuperLink."""
+MOST_FIELDS = 64 * 1024
+"""The most bytes of a record's fields besides its arrays."""
 MOST_METRICS = 64
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-
-
-class MessageError(FedBCError, ValueError):
-    """A message that cannot be used; it says why."""
-
-
-class Spec(NamedTuple):
-    """Shape and type of one array."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def bytes(self) -> int:
-        """The size of its numbers."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
-
-
-Layout = Mapping[str, Spec]
-
-
-def layout(shapes: Any, prefix: str) -> Layout:
-    """Names, shapes and types of a pytree's arrays; `shapes` holds arrays or what `jax.eval_shape` gives."""
-    names = storage.named(jax.tree.map(lambda _: 0, shapes), prefix)
-    leaves = jax.tree.leaves(shapes)
-    return {n: Spec(tuple(a.shape), np.dtype(a.dtype).name) for n, a in zip(names, leaves, strict=True)}
-
-
-@dataclass(frozen=True)
-class Shapes:
-    """The shapes of everything that a method moves for a model, found without computing."""
-
-    params: Any
-    server: Any
-    broadcast: Any
-    device: Any
-    summand: Any
-    info: tuple[str, ...]
-    """the names of a device's diagnostics"""
-
-    @classmethod
-    def of(cls, algorithm: Algorithm, model: Model) -> Shapes:
-        """The shapes for an algorithm and a model."""
-        params = jax.eval_shape(model.init, jax.random.key(0))
-        server = jax.eval_shape(algorithm.init_server, params)
-        broadcast = jax.eval_shape(algorithm.broadcast, server)
-        device = jax.eval_shape(algorithm.init_device, params, no_context())
-
-        def outcome(broadcast: Any, device: Any) -> tuple[Any, Any]:
-            done = algorithm.finish(algorithm.begin(broadcast, device, no_context()))
-            return done.summand, done.info
-
-        summand, info = jax.eval_shape(outcome, broadcast, device)
-        return cls(params, server, broadcast, device, summand, tuple(info))
 
 
 @dataclass(frozen=True)
@@ -132,7 +92,7 @@ class Order:
     """the run's name, unique to it: devices keep their state under it"""
     algorithm: str
     device: int
-    """the device's number in the federation; -1 while the server does not know it"""
+    """the device's number in the federation"""
     devices: int
     """how many devices the federation has"""
     round: int
@@ -145,6 +105,8 @@ class Order:
     """0 is full-batch descent"""
     evaluate: str
     """what to measure, separated by commas, as in `fedbc.simulate`; "" in messages that ask for none"""
+    seconds: int
+    """how long after it was sent the server waits for the answer; later it need not be worked on"""
     version: int = VERSION
 
 
@@ -165,11 +127,6 @@ class Answer:
 Record = TypeVar("Record", Order, Answer)
 
 
-def to_config(record: Order | Answer) -> ConfigRecord:
-    """As Flower sends it."""
-    return ConfigRecord(dataclasses.asdict(record))
-
-
 def from_config(kind: type[Record], config: Mapping[str, Any]) -> Record:
     """Read an `Order` or `Answer`; a field that is missing, of another type or out of range is a MessageError."""
     version = config.get("version")
@@ -184,61 +141,28 @@ def from_config(kind: type[Record], config: Mapping[str, Any]) -> Record:
     record = kind(**values)
     if not RUN_NAME.fullmatch(record.run):  # it names a folder on the device
         raise MessageError(f"its run {record.run!r:.60} is not a name of letters, digits, '.', '_' and '-'")
-    low = {name: value for name, value in values.items() if type(value) is int and value < -(name == "device")}
+    low = {name: value for name, value in values.items() if type(value) is int and value < 0}
     if low:
         raise MessageError(f"it is out of range in {low}")
     return record
 
 
-def to_arrays(tree: Any, prefix: str) -> dict[str, Array]:
-    """A pytree's arrays by name, as Flower sends them."""
-    return {name: Array(np.asarray(a, order="C")) for name, a in storage.named(tree, prefix).items()}
+def named_pack(**trees: Any) -> bytes:
+    """A pack of pytrees, each under the name of its argument."""
+    arrays: storage.Arrays = {}
+    for prefix, tree in trees.items():
+        arrays |= storage.named(tree, prefix)
+    return pack(arrays)
 
 
-def from_arrays(record: Mapping[str, Array], wanted: Layout) -> storage.Arrays:
-    """Read exactly the arrays of a layout; names, types, shapes and sizes are checked before anything is unpacked.
-
-    Values must be finite. What does not fit is a MessageError.
-    """
-    missing, foreign = sorted(wanted.keys() - record.keys()), sorted(record.keys() - wanted.keys())
-    if missing or foreign:
-        which = f"lacks {missing[0]!r:.60}" if missing else f"has {foreign[0]!r:.60}, which was not asked for"
-        raise MessageError(f"it {which}")
-    arrays = {}
-    for name, spec in wanted.items():
-        sent = record[name]
-        if sent.dtype != spec.dtype or tuple(sent.shape) != spec.shape:
-            raise MessageError(
-                f"its {name} is {sent.dtype:.20} of shape {tuple(sent.shape)}, not {spec.dtype} of shape {spec.shape}"
-            )
-        if len(sent.data) > spec.bytes + NPY_HEADER:
-            raise MessageError(f"its {name} has {len(sent.data)} bytes where {spec.bytes} are needed")
-        try:
-            array = sent.numpy()  # never unpickles
-        except (ValueError, TypeError, OSError, EOFError) as error:
-            raise MessageError(f"its {name} cannot be read: {error!s:.100}") from None
-        # What the bytes hold need not be what the record said of them.
-        if array.dtype.name != spec.dtype or array.shape != spec.shape:
-            raise MessageError(f"its {name} holds {array.dtype.name} of shape {array.shape}, against what it says")
-        if not np.isfinite(array).all():
-            raise MessageError(f"its {name} has values that are not finite")
-        arrays[name] = array
-    return arrays
-
-
-def to_metrics(values: Mapping[str, Any]) -> MetricRecord:
-    """Scalars, as Flower sends them."""
-    return MetricRecord({name: float(value) for name, value in values.items()})
-
-
-def from_metrics(record: Mapping[str, Any], wanted: tuple[str, ...]) -> dict[str, float]:
+def from_metrics(received: Mapping[str, Any], wanted: tuple[str, ...]) -> dict[str, float]:
     """Read exactly these numbers; NaN never passes, infinity (a tolerance may be) does."""
-    if set(record) != set(wanted):
-        odd = sorted(set(record) ^ set(wanted))
+    if set(received) != set(wanted):
+        odd = sorted(set(received) ^ set(wanted))
         raise MessageError(f"its metrics lack or have too much: {', '.join(odd)[:100]}")
     values = {}
     for name in wanted:
-        value = record[name]
+        value = received[name]
         if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
             raise MessageError(f"its {name} is {value!r:.60}, not a number")
         values[name] = float(value)
@@ -246,35 +170,53 @@ def from_metrics(record: Mapping[str, Any], wanted: tuple[str, ...]) -> dict[str
 
 
 def content(
-    record: Order | Answer, *, arrays: Mapping[str, Array] | None = None, metrics: Mapping[str, Any] | None = None
+    record: Order | Answer, *, arrays: bytes | None = None, metrics: Mapping[str, Any] | None = None
 ) -> RecordDict:
-    """A message's content."""
-    records: dict[str, Any] = {CONFIG: to_config(record)}
+    """A message's content; `arrays` is a pack."""
+    fields: dict[str, Any] = dataclasses.asdict(record)
+    if metrics:
+        fields |= {"metric_names": list(metrics), "metrics": [float(value) for value in metrics.values()]}
+    records = {RECORD: fields}
     if arrays is not None:
-        records[ARRAYS] = ArrayRecord(dict(arrays))
-    if metrics is not None:
-        records[METRICS] = to_metrics(metrics)
-    return RecordDict(records)
+        first, *rest = [arrays[begin : begin + CHUNK] for begin in range(0, max(1, len(arrays)), CHUNK)]
+        fields["arrays"] = first
+        records |= {f"more-{number}": {"arrays": chunk} for number, chunk in enumerate(rest, 1)}
+    return RecordDict({name: ConfigRecord(values) for name, values in records.items()})
 
 
 class Parts(NamedTuple):
-    """A message's records, found by name; not yet checked."""
+    """A message's parts; not yet checked."""
 
     config: Mapping[str, Any]
-    arrays: Mapping[str, Array]
+    arrays: bytes
+    """the pack; empty if there is none"""
     metrics: Mapping[str, Any]
 
 
 def parts(message: Message) -> Parts:
-    """The records of a message; a missing or additional one is a MessageError."""
-    found = message.content
-    if not set(found) <= {CONFIG, ARRAYS, METRICS} or CONFIG not in found:
-        raise MessageError(f"it holds the records {', '.join(sorted(found))[:100]}")
-    config: Any = found[CONFIG]
-    arrays: Any = found.get(ARRAYS, {})
-    metrics: Any = found.get(METRICS, {})
-    if not isinstance(config, ConfigRecord) or not isinstance(arrays, ArrayRecord | dict):
+    """The parts of a message; what is not of their form is a MessageError."""
+    records: dict[str, Any] = dict(message.content.items())
+    if RECORD not in records or not all(name == RECORD or MORE.fullmatch(name) for name in records):
+        raise MessageError(f"it holds the records {', '.join(sorted(records))[:100]}")
+    if not all(isinstance(record, ConfigRecord) for record in records.values()):
         raise MessageError("its records are of other kinds than their names say")
-    if not isinstance(metrics, MetricRecord | dict) or len(metrics) > MOST_METRICS:
+    fields = dict(records.pop(RECORD))
+    names, values = fields.pop("metric_names", []), fields.pop("metrics", [])
+    if not isinstance(names, list) or not isinstance(values, list) or not len(names) == len(values) <= MOST_METRICS:
         raise MessageError(f"it has more than {MOST_METRICS} metrics, or none that are numbers")
-    return Parts(config, arrays, metrics)
+    chunks = [fields.pop("arrays", b"")]
+    for number in range(1, len(records) + 1):
+        more = records.get(f"more-{number}")
+        if more is None or set(more) != {"arrays"}:
+            raise MessageError(f"it holds the records {', '.join(sorted(records))[:100]}")
+        chunks.append(more["arrays"])
+    if not all(isinstance(chunk, bytes) for chunk in chunks):
+        raise MessageError("its arrays are not bytes")
+    return Parts(fields, b"".join(chunks), dict(zip(map(str, names), values, strict=True)))
+
+
+def change(message: Message, **fields: Any) -> None:
+    """Change fields of a message in place, as a mod does."""
+    record: Any = message.content[RECORD]
+    for name, value in fields.items():
+        record[name] = value

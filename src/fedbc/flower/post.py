@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
+
+from fedbc.flower.letters import Letter, letters_of
 
 POLL_SECONDS = 0.25
 """Flower's own loop asks every 3 s."""
@@ -30,47 +32,83 @@ class Sent(NamedTuple):
 
 
 class Post:
-    """Orders out, answers in. An answer that comes after its deadline is reported and dropped."""
+    """Orders out, answers in. An answer that comes after its deadline is reported and dropped.
 
-    def __init__(self, grid: Grid) -> None:
-        self.grid = grid
+    `on_fault` is told the node and the reason, for each order that had no usable answer.
+    """
+
+    def __init__(self, grid: Grid, on_fault: Callable[[int, str], None] = lambda node, reason: None) -> None:
+        self.grid, self.letters, self.on_fault = grid, letters_of(grid), on_fault
         self.late: dict[str, Sent] = {}
 
-    def ask(self, orders: Sequence[Message], whats: Mapping[int, str], seconds: float) -> Iterator[Message]:
+    def ask(
+        self, orders: Sequence[Message], whats: Mapping[int, str], seconds: float, most: int = 0
+    ) -> Iterator[Message]:
         """Send orders, one a node; yields answers as they come, never two of one node, until all are in or time is up.
 
-        Nodes that fail or do not answer in time are reported; `whats` says of each node's order what it is.
+        Nodes that fail or do not answer in time are reported; `whats` says of each node's order what it is. `most` is
+        how many bytes of arrays an answer may have. After the deadline the SuperLink is asked once more: answers that
+        were there in time count, whatever kept the server.
         """
         waiting: dict[str, Sent] = {}
         for order, message_id in zip(orders, self._send(orders), strict=True):
             node = order.metadata.dst_node_id
             if not message_id:
-                log.warning("%s could not be sent to node %d: left out", whats[node], node)
+                self._fault(Sent(node, whats[node]), "could not be reached, left out")
             else:
                 waiting[message_id] = Sent(node, whats[node])
-        deadline = time.monotonic() + seconds
+        deadline, arriving = time.monotonic() + seconds, dict[str, Letter]()
         while waiting:
-            for reply in self.grid.pull_messages([*waiting, *self.late]):
-                answered = reply.metadata.reply_to_message_id
-                if answered in self.late:
-                    sent = self.late.pop(answered)
-                    if not reply.has_error():
-                        log.warning("%s: node %d answered too late, not used", sent.what, sent.node)
-                elif answered not in waiting:
-                    log.warning("node %d answered twice, or without being asked: not used", reply.metadata.src_node_id)
-                elif reply.has_error():
-                    sent = waiting.pop(answered)
-                    log.warning("%s: node %d failed (%.300s), left out", sent.what, sent.node, reply.error.reason)
-                else:
-                    del waiting[answered]
-                    yield reply
-            if time.monotonic() > deadline:
+            is_last = time.monotonic() > deadline
+            self._collect(waiting, arriving)
+            for order_id, letter in list(arriving.items()):
+                self.letters.open(letter, most)
+                if letter.is_open:
+                    del arriving[order_id]
+                    reply = self._read(letter, waiting.pop(order_id))
+                    if reply is not None:
+                        yield reply
+            if is_last:
                 break
             if waiting:
                 time.sleep(POLL_SECONDS)
+        for order_id, letter in arriving.items():
+            self._fault(waiting.pop(order_id), f"did not send all of its answer within {seconds:g} s, left out")
+            self.letters.drop(letter)
         for sent in waiting.values():
-            log.warning("%s: node %d did not answer within %g s, left out", sent.what, sent.node, seconds)
+            self._fault(sent, f"did not answer within {seconds:g} s, left out")
         self.late |= waiting
+
+    def _collect(self, waiting: Mapping[str, Sent], arriving: dict[str, Letter]) -> None:
+        """Note which answers are announced; what nobody waits for is dropped."""
+        asked = [order for order in (*waiting, *self.late) if order not in arriving]
+        for letter in self.letters.announced(asked) if asked else ():
+            if letter.order in waiting and letter.order not in arriving:
+                arriving[letter.order] = letter
+                continue
+            if letter.order in self.late:
+                sent = self.late.pop(letter.order)
+                if letter.node == sent.node:  # not the SuperLink's word that nothing came
+                    log.warning("%s: node %d answered too late, not used", sent.what, sent.node)
+            else:
+                log.warning("node %d answered twice, or without being asked: not used", letter.node)
+            self.letters.drop(letter)
+
+    def _read(self, letter: Letter, sent: Sent) -> Message | None:
+        message = letter.message
+        if message is None:
+            self._fault(sent, f"is rejected: {letter.wrong}")
+        elif message.has_error():
+            self._fault(sent, f"failed ({message.error.reason:.300}), left out")
+        elif message.metadata.src_node_id != sent.node:
+            self._fault(sent, f"is rejected: its answer says that it is of node {message.metadata.src_node_id}")
+        else:
+            return message
+        return None
+
+    def _fault(self, sent: Sent, what: str) -> None:
+        log.warning("%s: node %d %s", sent.what, sent.node, what)
+        self.on_fault(sent.node, what)
 
     def _send(self, orders: Sequence[Message]) -> list[str]:
         """Push orders; gives their ids, empty for those that could not be sent.

@@ -29,11 +29,12 @@ import numpy as np
 from flwr.app import Context, Message
 
 from fedbc import storage
-from fedbc.algorithms import fedbc, weighted
+from fedbc.algorithms import multiplied, weighted
 from fedbc.algorithms.fedbc import FedBC
 from fedbc.errors import InputError, unknown
 from fedbc.flower import messages
-from fedbc.flower.messages import Answer, MessageError
+from fedbc.flower.messages import Answer, Kind, MessageError
+from fedbc.flower.packs import load
 from fedbc.flower.settings import Deployment, RunConfig, algorithm_from, under
 from fedbc.privacy.mechanism import system_normal
 from fedbc.privacy.private import Private, model_and_weight
@@ -70,29 +71,26 @@ def privacy_mod(message: Message, context: Context, call_next: Callable[[Message
     received = messages.parts(message)
     if received.config.get("algorithm") != private.name:
         raise MessageError(f"the server runs {received.config.get('algorithm')!r:.60}, not a private method")
-    message.content.config_records[messages.CONFIG]["algorithm"] = private.algorithm.name
-    z = _under("global", received.arrays)
+    messages.change(message, algorithm=private.algorithm.name)
     reply = call_next(message, context)
     if reply.has_error():
         return reply
     found = messages.parts(reply)
     answer = dataclasses.replace(messages.from_config(Answer, found.config), examples=1)
-    kind = message.metadata.message_type.split(".")[0]
-    if kind == "train":
-        share = _private_share(private, z, found.arrays)
-        content = messages.content(answer, arrays=messages.to_arrays(share, "summand"))
-    elif kind == "query":
-        content = messages.content(answer, metrics=dict.fromkeys(found.metrics, 1))
+    if message.metadata.message_type.split(".")[0] == Kind.TRAIN:
+        share = _private_share(private, _under("global", load(received.arrays)), load(found.arrays))
+        content = messages.content(answer, arrays=messages.named_pack(summand=share))
     else:  # scores, if the run-config allows them; none otherwise
         content = messages.content(answer, metrics=found.metrics)
     return Message(content, reply_to=message)
 
 
-def _private_share(private: Private, z: storage.Arrays, sent: Any) -> Any:
+def _private_share(private: Private, z: storage.Arrays, sent: storage.Arrays) -> Any:
     parts = {name: _under(f"summand.{name}", sent) for name in ("weighted", "plain")}
-    weight = sent["summand.weight"].numpy()
+    weight: Any = sent["summand.weight"]
+    one: Any = np.ones_like(weight)
     summand = (
-        fedbc.Total(parts["weighted"], weight, parts["plain"], np.ones_like(weight))
+        multiplied.Total(parts["weighted"], weight, parts["plain"], one)
         if isinstance(private.algorithm, FedBC)
         else weighted.Mean(parts["weighted"], weight)
     )
@@ -103,10 +101,10 @@ def _private_share(private: Private, z: storage.Arrays, sent: Any) -> Any:
     return noised._replace(move={name.removeprefix("."): array for name, array in noised.move.items()})
 
 
-def _under(prefix: str, arrays: Any) -> storage.Arrays:
+def _under(prefix: str, arrays: storage.Arrays) -> storage.Arrays:
     """The arrays of a pytree by the rest of their names, which is empty where the tree is one array."""
     return {
-        name.removeprefix(prefix): array.numpy()
+        name.removeprefix(prefix): array
         for name, array in arrays.items()
         if name == prefix or name.startswith(prefix + ".")
     }

@@ -1,76 +1,87 @@
 """Which node is which device.
 
-Flower's node ids are random; what is drawn goes by device number. Each node is asked once for its partition id; one
-that fails to say is asked again after a while. If several nodes claim one device, the first keeps it; the next takes
-its place when the first has gone.
+Flower's node ids are random; what is drawn goes by device number. A device is who holds its key: the server's folder
+of public keys (`device-0.pub`, `device-1.pub`, ..., as `fedbc deploy keys` writes them) says which number is whose, and
+the SuperLink says which node showed which key. Nobody has to be asked, and nobody can claim to be another device.
 """
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from flwr.app import Message
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-from fedbc.flower import messages
-from fedbc.flower.messages import Answer, MessageError
-from fedbc.flower.post import Post
+from fedbc.errors import InputError
 
+NAME = re.compile(r"device-(0|[1-9][0-9]*)\.pub")
 log = logging.getLogger("flwr.fedbc")
-QUERY_SECONDS = 120
-AGAIN_SECONDS = 30
+
+
+def public_keys(folder: Path) -> dict[bytes, int]:
+    """The devices' public keys, as Flower writes them, and whose they are."""
+    keys: dict[bytes, int] = {}
+    for file in sorted(folder.glob("device-*.pub")):
+        found = NAME.fullmatch(file.name)
+        if found is None:
+            continue
+        key, number = read_public_key(file), int(found.group(1))
+        if (other := keys.setdefault(key, number)) != number:
+            raise InputError(f"{file} is the key of device {other}, too: each device needs a key of its own")
+    if not keys:
+        raise InputError(
+            f"{folder.resolve()} has no public keys (device-0.pub, ...), which tell the server who is who: "
+            "make them with 'fedbc deploy keys', or set run.keys to the folder that has them"
+        )
+    return keys
+
+
+def read_public_key(file: Path) -> bytes:
+    """A device's public key, as Flower writes it; another file is an InputError."""
+    try:
+        key = load_ssh_public_key(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} is not a public key: {error}") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise InputError(f"{file} is not an elliptic-curve key, as Flower needs it")
+    return public_key_to_bytes(key)
 
 
 @dataclass
 class Roster:
-    """The devices that are there; `devices` is how many the federation has."""
+    """The devices that are there; `devices` is how many the federation has, `folder` holds their public keys."""
 
     devices: int
-    claims: dict[int, int] = field(default_factory=dict)
-    """node to device, in the order of the claims"""
-    failed: dict[int, float] = field(default_factory=dict)
-    """nodes that did not say who they are, and when"""
-    told: set[tuple[int, int]] = field(default_factory=set)
+    folder: Path
+    holders: dict[int, int] = field(default_factory=dict)
+    """device to node"""
+    _keys: dict[bytes, int] = field(default_factory=dict)
+    _strangers: set[int] = field(default_factory=set)
 
-    def refresh(self, post: Post, query: Callable[[int], Message], run: str) -> dict[int, int]:
-        """Ask nodes that are new who they are; returns device to node, for the devices that are there."""
-        online = set(post.grid.get_node_ids())
-        for node in [n for n in self.claims if n not in online]:
-            log.warning("device %d has gone (node %d)", self.claims.pop(node), node)
-        recently = {node for node, when in self.failed.items() if time.monotonic() - when < AGAIN_SECONDS}
-        new = sorted(online - self.claims.keys() - recently)
-        if new:
-            whats = dict.fromkeys(new, "asked for its partition-id")
-            for reply in post.ask([query(node) for node in new], whats, QUERY_SECONDS):
-                device = self._claim(reply, run)
-                if device is not None:
-                    self.claims[reply.metadata.src_node_id] = device
-            self.failed = {node: time.monotonic() for node in new if node not in self.claims} | {
-                node: when for node, when in self.failed.items() if node in recently
-            }
-        return self._holders()
-
-    def _claim(self, reply: Message, run: str) -> int | None:
-        node = reply.metadata.src_node_id
-        try:
-            found = messages.parts(reply)
-            answer = messages.from_config(Answer, found.config)
-            messages.from_metrics(found.metrics, ("train_examples", "test_examples"))
-            if answer.run != run or not 0 <= answer.device < self.devices:
-                raise MessageError(f"it claims to be device {answer.device} of run {answer.run}")
-        except MessageError as error:
-            log.warning("node %d is not used: %s", node, error)
-            return None
-        log.info("node %d is device %d, with %d training examples", node, answer.device, answer.examples)
-        return answer.device
-
-    def _holders(self) -> dict[int, int]:
+    def refresh(self, nodes: Mapping[int, bytes]) -> dict[int, int]:
+        """Device to node, of the nodes that are there; what changed is logged."""
+        if any(key not in self._keys for node, key in nodes.items() if node not in self._strangers):
+            self._keys = public_keys(self.folder)  # keys may be added, and replaced, while a run goes on
         holders: dict[int, int] = {}
-        for node, device in self.claims.items():
-            first = holders.setdefault(device, node)
-            if first != node and (node, device) not in self.told:
-                self.told.add((node, device))
-                log.warning("node %d claims to be device %d, as node %d does: not used", node, device, first)
-        return dict(sorted(holders.items()))
+        for node, key in nodes.items():
+            device = self._keys.get(key)
+            if device is not None and device < self.devices:
+                holders[device] = node
+            elif node not in self._strangers:
+                self._strangers.add(node)
+                known = f"is device {device}, the run has 0 to {self.devices - 1}"
+                who = f"has a key that is not in {self.folder}" if device is None else known
+                log.warning("node %d %s: not used", node, who)
+        for device in sorted(self.holders.keys() | holders.keys()):
+            before, now = self.holders.get(device), holders.get(device)
+            if now is None:
+                log.warning("device %d has gone (node %d)", device, before)
+            elif now != before:
+                log.info("device %d is there (node %d)", device, now)
+        self.holders = dict(sorted(holders.items()))
+        return self.holders

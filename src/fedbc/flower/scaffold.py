@@ -14,9 +14,10 @@ from typing import Any
 from fedbc import checks, storage
 from fedbc.algorithms.base import Algorithm
 from fedbc.errors import InputError
-from fedbc.experiments.catalog import entry
 from fedbc.flower.settings import Deployment
+from fedbc.runs.catalog import entry
 
+HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
 TEMPLATES = ("pyproject.toml", "app.py", "env.sh", "superlink.sh", "superexec.sh", "supernode.sh", "README.md")
 
 
@@ -32,9 +33,7 @@ def write_app(
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")
     if not name or not name[0].isalpha():
         raise InputError(f"folder={str(folder)!r} is not accepted: its name becomes the app's, begin it with a letter")
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise InputError(f"address={address!r} is not accepted: give host:port, such as server.example.org:8000")
+    host, port = split_address(address)
     settings = Deployment(devices=devices, rounds=rounds, min_devices=max(1, (devices + 1) // 2), out=f"runs/{name}")
     words = {
         "name": name,
@@ -45,7 +44,7 @@ def write_app(
         "last": str(devices - 1),
         "address": address,
         "host": host,
-        "port": port,
+        "port": str(port),
     }
     templates = resources.files("fedbc.flower").joinpath("template")
     with storage.new_folder(folder) as new:
@@ -55,19 +54,16 @@ def write_app(
             storage.write_atomically(target, text.substitute(words))
             if target.suffix == ".sh" and target.name != "env.sh":
                 os.chmod(target, 0o755)
-        (new / "flwr").mkdir()
-        storage.write_atomically(new / "flwr" / "config.toml", _connection(folder.resolve(), address))
-        storage.write_atomically(new / ".gitignore", "keys/\nflwr/\nstate/\nruns/\n")
+        storage.write_atomically(new / ".gitignore", "keys/\nmachines/\nflwr/\nstate/\nruns/\n")
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _connection(folder: Path, address: str) -> str:
-    """Which SuperLink `flwr run` speaks to, and the authority that vouches for it."""
-    certificate = json.dumps(str(folder / "keys" / "ca.crt"))
-    return (
-        '[superlink]\ndefault = "deployment"\n\n'
-        f"[superlink.deployment]\naddress = {json.dumps(address)}\nroot-certificates = {certificate}\n"
-    )
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of an address; what is not one is an InputError: it becomes part of shell scripts."""
+    host, _, port = address.rpartition(":")
+    if not HOST.fullmatch(host) or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise InputError(f"address={address!r} is not accepted: give host:port, such as server.example.org:8000")
+    return host, int(port)
 
 
 def _algorithm_lines(algorithm: Algorithm) -> str:

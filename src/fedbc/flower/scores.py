@@ -21,20 +21,15 @@ from typing import Any
 import numpy as np
 
 from fedbc import trees
-from fedbc.algorithms.base import Algorithm
+from fedbc.algorithms.base import Algorithm, Duals
 from fedbc.algorithms.finetune import FineTune
-from fedbc.data.federation import Federation
-from fedbc.models.base import Model
-from fedbc.simulation import batches, metrics
-from fedbc.simulation.evaluation import TunedModels
-from fedbc.simulation.lanes import Lanes
-from fedbc.simulation.scoring import Scorer, Sums
-
-DUALS = ("multiplier", "tolerance")
+from fedbc.flower.worker import Scores, Worker
+from fedbc.simulation.metrics import Measured, Row, make_row
+from fedbc.simulation.scoring import Sums
 
 
-def names(what: tuple[str, ...], tune: FineTune | None, device_shapes: Any) -> tuple[str, ...]:
-    """The metrics that an answer to "evaluate" holds."""
+def names(what: tuple[str, ...], tune: FineTune | None, *, duals: bool) -> tuple[str, ...]:
+    """The metrics that an answer to "evaluate" holds; `duals`: whether the method has lambda_i and gamma_i."""
     sent = ["test_examples", "train_examples", "global_correct", "global_loss"]
     if "train" in what or "lagrangian" in what:
         sent.append("global_train_loss")
@@ -43,91 +38,58 @@ def names(what: tuple[str, ...], tune: FineTune | None, device_shapes: Any) -> t
         if tune is not None:
             sent.append("tuned_correct")
     if "lagrangian" in what:
-        sent += ["local_train_loss", "drift", *(n for n in DUALS if hasattr(device_shapes, n))]
+        sent += ["local_train_loss", "drift", *(Duals._fields if duals else ())]
     return tuple(sent)
 
 
-class DeviceScorer:
-    """Scores models on one device's data, which lies in its place among empty devices."""
-
-    def __init__(
-        self, algorithm: Algorithm, model: Model, federation: Federation, device: int, tune: FineTune | None, seed: int
-    ) -> None:
-        self.algorithm, self.device, self.tune = algorithm, device, tune
-        self.lanes = Lanes(1)
-        self.test = Scorer(model, federation, federation.test, self.lanes, 1)
-        self.train = Scorer(model, federation, federation.train, self.lanes, 1)
-        self.data = {
-            "train": self.lanes.put(batches.host_data(federation.train, federation.shared)),
-            "test": self.lanes.put(batches.host_data(federation.test, federation.shared)),
-        }
-        if tune is not None:
-            self.tuned = self.test.own(TunedModels(tune, model, federation, None, seed))
-
-    def __call__(self, what: tuple[str, ...], z: Any, state: Any | None, fresh: Any) -> dict[str, float]:
-        """The metrics; `state` is the device's, `fresh` the one that it would start from."""
-        x = self.algorithm.local_model(state) if state is not None else z
-        values = self._scores(self.test, z, "test", "global_correct", "global_loss")
-        values |= {"test_examples": self._size(self.test), "train_examples": self._size(self.train)}
-        values |= self._scores(self.test, x, "test", "local_correct", "local_loss")
-        sent = names(what, self.tune, fresh)
-        if "global_train_loss" in sent:
-            values |= self._scores(self.train, z, "train", None, "global_train_loss")
-        if self.tune is not None and "tuned_correct" in sent:
-            values["tuned_correct"] = self._tuned(self.tune, z if self.tune.of == "global" else x)
-        if "lagrangian" in what:
-            values |= self._scores(self.train, x, "train", None, "local_train_loss")
-            values["drift"] = float(trees.sqdist(x, z))
-            current = state if state is not None else fresh
-            values |= {name: float(getattr(current, name)) for name in DUALS if hasattr(current, name)}
-        return {name: values[name] for name in sent}
-
-    def _size(self, scorer: Scorer) -> float:
-        return float(scorer.split.sizes[self.device])
-
-    def _scores(self, scorer: Scorer, params: Any, on: str, correct: str | None, loss: str) -> dict[str, float]:
-        if not self._size(scorer):
-            return ({correct: 0.0} if correct else {}) | {loss: 0.0}
-        sums = scorer.by_device(*scorer.one(self.lanes.put(params), self.data[on]))
-        found = {loss: float(sums.loss[self.device])}
-        return found | ({correct: float(sums.correct[self.device])} if correct else {})
-
-    def _tuned(self, tune: FineTune, params: Any) -> float:
-        if not self._size(self.test):
-            return 0.0
-        own = np.asarray([self.device])
-        return float(self.tuned(own, self.lanes.put(params), self.data["test"], self.data[tune.on]).correct[0])
+def measure(
+    worker: Worker, algorithm: Algorithm, what: tuple[str, ...], z: Any, state: Any, *, seed: int, fresh: bool
+) -> dict[str, float]:
+    """The metrics of one device; one that is `fresh` never trained, and z is its model."""
+    tune, method = algorithm.fine_tune(), worker.method_state(state)
+    x, duals = z if fresh else algorithm.local_model(method), algorithm.duals(method)
+    sent = names(what, tune, duals=duals is not None)
+    values = {f"{on}_examples": float(worker.examples(on)) for on in ("test", "train")}
+    for whose, model in (("global", z), ("local", x)):
+        for on, loss in (("test", f"{whose}_loss"), ("train", f"{whose}_train_loss")):
+            if loss in sent:
+                scores = worker.score(model, state, on) if values[f"{on}_examples"] else Scores(0.0, 0.0)
+                values |= {loss: scores.loss} | ({f"{whose}_correct": scores.correct} if on == "test" else {})
+    if tune is not None and "tuned_correct" in sent:
+        start = z if tune.of == "global" else x
+        values["tuned_correct"] = worker.score_tuned(start, tune, seed).correct if values["test_examples"] else 0.0
+    if "drift" in sent:
+        values["drift"] = float(trees.sqdist(x, z))
+    if duals is not None:
+        values |= {name: float(value) for name, value in duals._asdict().items()}
+    return {name: values[name] for name in sent}
 
 
 def row(
-    answers: Mapping[int, Mapping[str, float]], what: tuple[str, ...], tune: FineTune | None, accuracy: bool
-) -> dict[str, float]:
+    answers: Mapping[int, Mapping[str, float]], what: tuple[str, ...], tune: FineTune | None, *, accuracy: bool
+) -> Row:
     """The columns of history, from the metrics of the devices that answered; the others are left out."""
-    column = {
-        name: np.asarray([answers[device][name] for device in sorted(answers)])
-        for name in next(iter(answers.values()), {})
-    }
-    if not column:
+    if not answers:
         return {}
+    first = answers[min(answers)]
+    column = {name: np.asarray([answers[device][name] for device in sorted(answers)]) for name in first}
     examples, train_examples = column["test_examples"], column["train_examples"]
-    found: dict[str, float] = {}
-    if not examples.any():  # nobody has test data: there is nothing to say of accuracy
-        what = tuple(w for w in what if w not in ("global", "local"))
-    elif "global" in what:
-        found |= metrics.global_row(Sums(column["global_correct"], column["global_loss"], examples), train_examples)
-    else:
-        found["global_test_loss"] = column["global_loss"].sum() / examples.sum()
-    if "global_train_loss" in column:
-        none = np.zeros_like(train_examples)
-        found |= metrics.train_row(Sums(none, column["global_train_loss"], train_examples))
-    if "local" in what:
-        found |= metrics.local_row(Sums(column["local_correct"], column["local_loss"], examples))
-        if tune is not None:
-            correct = column["tuned_correct"]
-            found |= metrics.tuned_row(Sums(correct, correct, examples), tune.column)
-    if "lagrangian" in what:
-        missing = np.full(len(examples), np.nan)
-        duals = (column.get(name, missing) for name in DUALS)
-        found |= metrics.lagrangian_row(column["local_train_loss"] / train_examples, column["drift"], *duals)
-    found = {name: float(value) for name, value in found.items()}
-    return found if accuracy else metrics.without_accuracy(found)
+
+    def sums(correct: str, loss: str, number: np.ndarray) -> Sums | None:
+        if loss not in column:
+            return None
+        return Sums(column.get(correct, np.zeros_like(number)), column[loss], number)
+
+    own_loss = column.get("local_train_loss")
+    measured = Measured(
+        test=Sums(column["global_correct"], column["global_loss"], examples),
+        train_sizes=train_examples,
+        train=sums("", "global_train_loss", train_examples),
+        local=sums("local_correct", "local_loss", examples),
+        tuned=sums("tuned_correct", "tuned_correct", examples),
+        local_train_loss=own_loss / train_examples if own_loss is not None else None,
+        drift=column.get("drift"),
+        duals=Duals(column["multiplier"], column["tolerance"]) if "multiplier" in column else None,
+    )
+    tuned = tune.column if tune is not None else ""
+    return make_row(measured, devices="global" in what, tuned=tuned, accuracy=accuracy)

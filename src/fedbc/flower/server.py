@@ -5,28 +5,43 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedbc import trees
 from fedbc.algorithms.base import Algorithm
 from fedbc.errors import InputError
-from fedbc.experiments import live
-from fedbc.experiments.runs import is_finished
 from fedbc.flower.journal import Journal
-from fedbc.flower.settings import AlgorithmSource, Deployment, ModelSource, algorithm_from, built
+from fedbc.flower.letters import be_patient, letters_of
+from fedbc.flower.roster import public_keys
+from fedbc.flower.settings import AlgorithmSource, Deployment, ModelSource, algorithm_from, check_model, resolve
 from fedbc.flower.strategy import AlgorithmStrategy
 from fedbc.models.base import Model
-from fedbc.simulation.schedule import INIT, generator
-from fedbc.simulation.simulate import versions
+from fedbc.runs import live
+from fedbc.simulation.description import describe_run
+from fedbc.simulation.device import run_key
+from fedbc.simulation.result import RunFolder
+from fedbc.simulation.schedule import INIT
 
 log = logging.getLogger("flwr.fedbc")
-FREE = ("rounds", "min_devices", "join_seconds", "wait_seconds", "round_seconds", "attempts", "out")
+BEAT_SECONDS = 15
+FREE = (
+    "rounds",
+    "min_devices",
+    "join_seconds",
+    "wait_seconds",
+    "round_seconds",
+    "attempts",
+    "move_limit",
+    "move_factor",
+    "most_examples",
+    "keys",
+    "out",
+)
 """Settings that may differ when a run goes on from its checkpoint: they do not change what is computed."""
 
 
@@ -45,11 +60,11 @@ def server_app(
     def main(grid: Grid, context: Context) -> None:
         config = context.run_config
         settings = Deployment.from_config(config)
-        strategy = prepare(built(algorithm, config), built(model, config), settings, check_bounds=check_bounds)
-        limit_retries(grid, settings.wait_seconds)
+        be_patient(grid, settings.wait_seconds)
+        strategy = prepare(resolve(algorithm, config), resolve(model, config), settings, check_bounds=check_bounds)
         journal = strategy.journal
-        recorded = live.recorded(journal.folder, settings.rounds, every=1)
-        with _logged_to(journal.folder / "log.txt"), recorded as strategy.on_row:
+        recorded = live.recorded(RunFolder(journal.folder), settings.rounds, every=1)
+        with _logged_to(journal.folder / "log.txt"), _beating(grid), recorded as strategy.on_row:
             strategy.start(grid)
             folder = finish(strategy)
             log.info("run folder written: %s", folder.resolve())
@@ -62,11 +77,13 @@ def prepare(
 ) -> AlgorithmStrategy:
     """The strategy of a run that begins, or goes on from the checkpoint in its folder."""
     algorithm.check_population(settings.devices)
-    params = model.init(jax.random.key(int(generator(settings.seed, INIT).integers(2**31))))
+    check_model(model)
+    public_keys(Path(settings.keys).expanduser())
+    params = model.init(run_key(settings.seed, INIT))
     folder = Path(settings.out).expanduser()
     journal = Journal(folder, specification(algorithm, model, settings, params), algorithm.init_server(params))
     if journal.resume():
-        if is_finished(folder) and journal.round >= settings.rounds:
+        if RunFolder(folder).is_finished and journal.round >= settings.rounds:
             raise InputError(f"{folder} holds a finished run of {journal.round} rounds: set run.out to another folder")
     else:
         journal.save()
@@ -77,20 +94,15 @@ def finish(strategy: AlgorithmStrategy) -> Path:
     """Write the run folder's files, as the simulator does."""
     journal = strategy.journal
     result = journal.result(strategy.algorithm.global_model(journal.server))
-    result.write_into(journal.folder)
+    RunFolder(journal.folder).write(result)
     return journal.folder
 
 
 def specification(algorithm: Algorithm, model: Model, settings: Deployment, params: Any) -> dict[str, Any]:
     """The run as plain values."""
     run = {name: value for name, value in dataclasses.asdict(settings).items() if name not in FREE}
-    return {
-        "algorithm": {"name": algorithm.name, **algorithm.hyperparameters()},
-        "model": {"name": model.name, "parameters": trees.size(params)},
-        "data": {"name": "on the devices", "devices": run.pop("devices")},
-        "run": run,
-        "versions": versions(),
-    }
+    data = {"name": "on the devices", "devices": run.pop("devices")}
+    return describe_run(algorithm, model, params, data=data, run=run)
 
 
 @contextlib.contextmanager
@@ -101,16 +113,32 @@ def _logged_to(file: Path) -> Iterator[None]:
     log.addHandler(handler)
     try:
         yield
-    except Exception as error:
-        log.error("the run ended: %s", error)
+    except BaseException as error:  # Flower ends a run that is stopped by SystemExit, from its signal's handler
+        why = "it was stopped" if isinstance(error, KeyboardInterrupt | SystemExit) else str(error)
+        log.error("the run ended: %s", why or type(error).__name__)
         raise
     finally:
         log.removeHandler(handler)
         handler.close()
 
 
-def limit_retries(grid: Grid, seconds: float) -> None:
-    """Flower asks a SuperLink that does not answer again for ever; here it gives up after so many seconds."""
-    invoker = getattr(grid, "_retry_invoker", None)  # no public way; without it the limit is Flower's
-    if invoker is not None:
-        invoker.max_time = seconds
+@contextlib.contextmanager
+def _beating(grid: Grid) -> Iterator[None]:
+    """Tell the SuperLink that this process lives, also when Flower's own sign of life gave up.
+
+    Flower's ends for good at the first error of a SuperLink, such as a full disk, and the run is ended for want of it.
+    """
+    letters, done = letters_of(grid), threading.Event()
+
+    def beat() -> None:
+        while not done.wait(BEAT_SECONDS):
+            with contextlib.suppress(Exception):
+                letters.beat()
+
+    thread = threading.Thread(target=beat, daemon=True, name="fedbc-beat")
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(1)

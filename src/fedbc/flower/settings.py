@@ -15,8 +15,8 @@ from typing import Any
 from fedbc import checks
 from fedbc.algorithms.base import Algorithm
 from fedbc.errors import InputError, unknown
-from fedbc.experiments.catalog import entry
 from fedbc.models.base import Model
+from fedbc.runs.catalog import entry
 from fedbc.simulation.evaluation import DEFAULT
 from fedbc.simulation.settings import Settings
 
@@ -38,7 +38,7 @@ class Deployment:
     devices: int = setting(3, "how many devices the federation has, numbered from 0 by their partition-id")
     sample: int = setting(0, "devices a round; 0 is all of them")
     epochs: int = setting(1, "passes of a device over its data in a round")
-    batch_size: int = setting(20, "examples a local step; 0 is full-batch descent")
+    batch_size: int = setting(20, "examples per local step; 0 is full-batch descent")
     seed: int = setting(0, "determines the initial model, the samples and the batches")
     evaluate: str = setting(",".join(DEFAULT), "what to measure: global, local, train, lagrangian")
     evaluate_every: int = setting(1, "measure every so many rounds, and after the last")
@@ -47,7 +47,12 @@ class Deployment:
     wait_seconds: int = setting(600, "how long a round waits for the minimum before the run gives up")
     round_seconds: int = setting(600, "how long devices may take to train, or to evaluate, in a round")
     attempts: int = setting(3, "how often a round with too few good answers is tried before the run gives up")
+    move_limit: float = setting(0.0, "how far one device's answer alone may move the server's state; 0 is no limit")
+    move_factor: float = setting(100.0, "the same, as a multiple of the median of the other devices'; 0 is no limit")
+    most_examples: int = setting(0, "how many training examples a device may say that it has; 0 is no limit")
     diagnostics: bool = setting(True, "devices tell lambda, gamma, drift and loss beside their summand")
+    keys: str = setting("keys", "the folder of the devices' public keys, on the machine of the ServerApp")
+    personalize: bool = setting(False, "after the last round devices personalise z, for themselves")
     out: str = setting("runs/deployment", "the run folder, on the machine of the ServerApp")
 
     def __post_init__(self) -> None:
@@ -56,6 +61,8 @@ class Deployment:
                 checks.integer(field.name, getattr(self, field.name), at_least=0)
         for name in ("rounds", "devices", "epochs", "evaluate_every", "min_devices", "round_seconds", "attempts"):
             checks.integer(name, getattr(self, name), at_least=1)
+        for name in ("move_limit", "move_factor"):
+            checks.number(name, getattr(self, name), at_least=0)
         checks.integer("sample", self.sample, at_most=self.devices)
         checks.integer("min_devices", self.min_devices, at_most=self.sample or self.devices)
         if "gradient" in self.what:
@@ -88,8 +95,8 @@ class Deployment:
         for name, value in given.items():
             if name not in known:
                 raise unknown("run-config: run argument", name, known)
-            wanted = {"int": int, "bool": bool, "str": str}[str(known[name].type)]
-            if type(value) is not wanted:
+            wanted = {"int": int, "bool": bool, "str": str, "float": float}[str(known[name].type)]
+            if type(value) is not wanted and not (wanted is float and type(value) is int):
                 raise InputError(f"run.{name}={value!r} is not accepted: give a value of type {wanted.__name__}")
         return cls(**{known[name].name: value for name, value in given.items()})
 
@@ -97,6 +104,15 @@ class Deployment:
 def under(prefix: str, config: RunConfig) -> dict[str, Any]:
     """The keys that start with a prefix, without it."""
     return {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}
+
+
+def check_model(model: Model) -> None:
+    """An InputError for a model that only the simulator takes."""
+    if model.statistics is not None:
+        raise InputError(
+            f"model {model.name} keeps statistics besides its parameters, which a deployment does not carry: "
+            "take layers without, such as GroupNorm, or fedbc.torch.flower, which keeps a module's on each device"
+        )
 
 
 def algorithm_from(config: RunConfig) -> Algorithm:
@@ -107,6 +123,6 @@ def algorithm_from(config: RunConfig) -> Algorithm:
     return entry("algorithm", table.pop("name")).make(table)
 
 
-def built(source: Any, config: RunConfig) -> Any:
+def resolve(source: Any, config: RunConfig) -> Any:
     """An algorithm or model that was given as such, or as a function of the run-config."""
     return source if isinstance(source, Algorithm | Model) else source(config)

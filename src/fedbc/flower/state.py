@@ -89,12 +89,17 @@ class DeviceState:
         )
         return None
 
-    def keep_pending(self, round: int, state: Any) -> None:
-        """Write the state after a round, durably, before its summand is sent."""
+    def own_folder(self) -> Path:
+        """The device's own folder, made for its owner only."""
         with storage.explained(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             for folder in (self.root / self.run, self.folder):
                 os.chmod(folder, 0o700)
+        return self.folder
+
+    def keep_pending(self, round: int, state: Any) -> None:
+        """Write the state after a round, durably, before its summand is sent."""
+        with storage.explained(self.own_folder()):
             for leftover in self.folder.glob(".*.safetensors.*"):  # of a write that a power cut ended
                 leftover.unlink(missing_ok=True)
         facts = {"format": FORMAT, "run": self.run, "device": self.device, "round": round}

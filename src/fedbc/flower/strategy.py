@@ -3,11 +3,12 @@
 A round:
 
 1. wait for the minimum of devices; draw the sample from the run's seed, by device number, as the simulator does;
-2. send the broadcast; check each answer as it comes, add it to the sum or reject it with a warning that names it;
-3. update the server's state, write the checkpoint, and only then tell devices, with the next message, that their
+2. send the broadcast; check each answer as it comes, keep it for the sum or reject it with a warning that names it;
+3. leave out what would move the model far beyond the others' (`fedbc.flower.summing`), add the rest;
+4. update the server's state, write the checkpoint, and only then tell devices, with the next message, that their
    round was taken.
 
-Memory is constant in the number of devices. The sum is formed in float64, so that the order of arrival does not show.
+Memory is constant in the number of devices, and the sum does not depend on the order of arrival.
 """
 
 from __future__ import annotations
@@ -15,26 +16,29 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result as FlowerResult
 from flwr.serverapp.strategy import Strategy
 
 from fedbc import storage
-from fedbc.algorithms.base import Algorithm
+from fedbc.algorithms.base import INFO, Algorithm
 from fedbc.errors import Diverged, FedBCError, InputError
 from fedbc.flower import messages, scores
 from fedbc.flower.journal import Journal, Row
-from fedbc.flower.messages import Answer, MessageError, Order, Shapes, layout
+from fedbc.flower.messages import Answer, Kind, MessageError, Order, Shapes, layout
 from fedbc.flower.post import GRACE_SECONDS, Post
 from fedbc.flower.roster import Roster
 from fedbc.flower.settings import Deployment
+from fedbc.flower.summing import Mover, RoundSum
 from fedbc.models.base import Model
+from fedbc.runs.deployed import DeviceStatus, Status
 from fedbc.simulation.schedule import SAMPLE, generator, sample_devices
 
 log = logging.getLogger("flwr.fedbc")
@@ -57,15 +61,18 @@ class AlgorithmStrategy(Strategy):
         self.check_bounds = check_bounds
         self.shapes = Shapes.of(algorithm, model)
         self.tune = algorithm.fine_tune()
-        self.roster = Roster(settings.devices)
+        self.roster = Roster(settings.devices, Path(settings.keys).expanduser())
         self.holders: dict[int, int] = {}
         """device to node, of the devices that are there"""
         self.asked: dict[int, int] = {}
         """node to device, of the orders that are on their way"""
         self.on_row: Callable[[Row], None] | None = None
         """called with each round's row of history, once it is kept"""
-        self._update = jax.jit(algorithm.update)
+        self.wanted = layout(self.shapes.summand, "summand")
+        self.status = Status(journal.run, settings.rounds, [DeviceStatus(n) for n in range(settings.devices)])
+        self._update, self._mover = jax.jit(algorithm.update), Mover(algorithm, settings.devices)
         self._joined = False
+        self._pack: tuple[ArrayRecord, bytes] | None = None
 
     def summary(self) -> None:
         """Log what is run."""
@@ -95,16 +102,19 @@ class AlgorithmStrategy(Strategy):
         rounds, seconds = num_rounds or self.settings.rounds, timeout or self.settings.round_seconds
         if initial_arrays is not None and self.journal.round == 0:
             self._begin_from(initial_arrays)
-        post, result = Post(grid), FlowerResult()
+        post, result = Post(grid, self._on_fault), FlowerResult()
         self.summary()
-        while self.journal.round < rounds:
-            number = self.journal.round + 1
+        self.status.take(self.journal.round, self.journal.accepted)
+        while self.journal.round < rounds or not self.journal.is_measured:
             began = time.monotonic()
-            log.info("[ROUND %d/%d]", number, rounds)
-            self._train_round(number, post, seconds)
-            trained = time.monotonic() - began
-            due = number % self.settings.evaluate_every == 0 or number == rounds
-            found = self._evaluate_round(number, post, seconds, measure=due) if due else None
+            if self.journal.is_measured:
+                log.info("[ROUND %d/%d]", self.journal.round + 1, rounds)
+                self._train_round(self.journal.round + 1, post, seconds)
+            else:  # the server's process ended between a round's sum and its evaluation
+                self._assemble(self.journal.round, post)
+            number, trained = self.journal.round, time.monotonic() - began
+            due = bool(self.settings.what) and (number % self.settings.evaluate_every == 0 or number == rounds)
+            found = self._evaluate_round(number, post, seconds) if due or number == rounds else None
             self._finish_row({"train_seconds": trained, "seconds": time.monotonic() - began}, found)
             if found:
                 result.evaluate_metrics_clientapp[number] = MetricRecord(dict(found))
@@ -119,31 +129,35 @@ class AlgorithmStrategy(Strategy):
         """The orders to train, for the devices drawn from those that are there; `arrays` is the broadcast and z."""
         drawn = draw(self.settings, server_round, self.holders)
         self.asked = {self.holders[device]: device for device in drawn}
-        return [self._order("train", node, device, server_round, arrays) for node, device in self.asked.items()]
+        pack = self._packed(arrays)
+        return [self._order(Kind.TRAIN, node, device, server_round, pack) for node, device in self.asked.items()]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Sum the good answers, and update the server's state if they are enough; None, None if they are not."""
-        wanted = layout(self.shapes.summand, "summand")
-        total = {name: np.zeros(spec.shape, np.promote_types(spec.dtype, np.float64)) for name, spec in wanted.items()}
-        taken: dict[int, tuple[int, dict[str, float]]] = {}
-        for reply in replies:
-            node = reply.metadata.src_node_id
-            device = self.asked.get(node, -1)
-            try:
-                if device in taken:
-                    raise MessageError("it answered twice")
-                answer, summand, info = self._read_summand(reply, device, server_round)
-            except MessageError as error:
-                log.warning("round %d: device %d (node %d) is rejected: %s", server_round, device, node, error)
-                continue
-            for name, array in summand.items():
-                total[name] += array
-            taken[device] = (answer.examples, info)
-        if len(taken) < min(self.settings.min_devices, len(self.asked)) or not taken:
-            return None, None
-        self._take(server_round, {n: a.astype(wanted[n].dtype) for n, a in total.items()}, taken)
+        with RoundSum(self.wanted) as round_sum:
+            for reply in replies:
+                node = reply.metadata.src_node_id
+                device = self.asked.get(node, -1)
+                try:
+                    if device in round_sum.entries:
+                        raise MessageError("it answered twice")
+                    answer, summand, info = self._read_summand(reply, device, server_round)
+                    move = self._move(summand)
+                except MessageError as error:
+                    self._reject(server_round, device, node, str(error))
+                else:
+                    round_sum.add(device, summand, answer.examples, info, move)
+            self.status.largest_moves = round_sum.largest()
+            if self.check_bounds:
+                nodes = {device: node for node, device in self.asked.items()}
+                for entry, why in round_sum.beyond(self.settings.move_limit, self.settings.move_factor):
+                    self._reject(server_round, entry.device, nodes[entry.device], why)
+            taken = {device: (entry.examples, entry.info) for device, entry in round_sum.entries.items()}
+            if len(taken) < min(self.settings.min_devices, len(self.asked)) or not taken:
+                return None, None
+            self._take(server_round, round_sum.total(), taken)
         row = self.journal.history[-1]
         return self._global_record(), MetricRecord({k: float(row[k]) for k in ("drift", "local_loss")})
 
@@ -152,15 +166,15 @@ class AlgorithmStrategy(Strategy):
     ) -> Iterable[Message]:
         """The orders to evaluate, for all devices that are there; `arrays` is z."""
         self.asked = {node: device for device, node in self.holders.items()}
-        what = str(config.get("evaluate", ""))
+        what, pack = str(config.get("evaluate", "")), self._packed(arrays)
         return [
-            self._order("evaluate", node, device, server_round, arrays, what) for node, device in self.asked.items()
+            self._order(Kind.EVALUATE, node, device, server_round, pack, what) for node, device in self.asked.items()
         ]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """A row of history from the devices' sums; None if nobody answered."""
         what = self.settings.what
-        names = scores.names(what, self.tune, self.shapes.device)
+        names = scores.names(what, self.tune, duals=self.shapes.duals)
         found: dict[int, dict[str, float]] = {}
         for reply in replies:
             node = reply.metadata.src_node_id
@@ -172,21 +186,24 @@ class AlgorithmStrategy(Strategy):
                 self._check_answer(messages.from_config(Answer, received.config), device, server_round)
                 found[device] = messages.from_metrics(received.metrics, names)
             except MessageError as error:
-                log.warning("evaluation after round %d: device %d (node %d): %s", server_round, device, node, error)
-        row = scores.row(found, what, self.tune, self.model.correct is not None)
+                self._reject(server_round, device, node, str(error), "evaluation after round")
+        row = scores.row(found, what, self.tune, accuracy=self.model.correct is not None)
         return MetricRecord(dict(row)) if row else None
 
     def _train_round(self, number: int, post: Post, seconds: float) -> None:
         server = self.journal.server
-        arrays = messages.to_arrays(self.algorithm.broadcast(server), "broadcast")
-        record = ArrayRecord(arrays | self._global())
+        broadcast = {"broadcast": self.algorithm.broadcast(server), "global": self.algorithm.global_model(server)}
+        record = _record(**broadcast)
         for attempt in range(1, self.settings.attempts + 1):
             self._assemble(number, post)
             orders = list(self.configure_train(number, record, ConfigRecord(), post.grid))
             whats = {node: f"round {number}, device {device}" for node, device in self.asked.items()}
-            updated, _ = self.aggregate_train(number, post.ask(orders, whats, seconds))
+            self.status.enter(self.journal.folder, f"trains round {number}", self.asked.values(), number)
+            replies = post.ask(orders, whats, seconds, messages.limit(self.wanted))
+            updated, _ = self.aggregate_train(number, replies)
             if updated is not None:
                 self.journal.save()
+                self.status.take(number, self.journal.accepted)
                 return
             log.warning("round %d: too few good answers, attempt %d of %d", number, attempt, self.settings.attempts)
         raise TooFewDevices(
@@ -194,11 +211,12 @@ class AlgorithmStrategy(Strategy):
             f"{self.settings.min_devices} good answers; the run can go on from {self.journal.folder}"
         )
 
-    def _evaluate_round(self, number: int, post: Post, seconds: float, *, measure: bool) -> dict[str, Any] | None:
+    def _evaluate_round(self, number: int, post: Post, seconds: float) -> dict[str, Any] | None:
         """Measure after a round; the orders also tell the devices which round of theirs was taken."""
-        config = ConfigRecord({"evaluate": ",".join(self.settings.what) if measure else ""})
-        orders = list(self.configure_evaluate(number, ArrayRecord(self._global()), config, post.grid))
+        config = ConfigRecord({"evaluate": ",".join(self.settings.what)})
+        orders = list(self.configure_evaluate(number, _record(**{"global": self._z}), config, post.grid))
         whats = {node: f"evaluation after round {number}, device {device}" for node, device in self.asked.items()}
+        self.status.enter(self.journal.folder, f"evaluates round {number}")
         replies = post.ask(orders, whats, seconds)
         if not config["evaluate"]:
             for _ in replies:
@@ -209,9 +227,8 @@ class AlgorithmStrategy(Strategy):
 
     def _finish_row(self, times: Row, found: Mapping[str, Any] | None) -> None:
         """Complete the round's row with what was measured, in the simulator's order of columns."""
-        row = self.journal.history[-1]
-        self.journal.history[-1] = {"round": row.pop("round")} | dict(found or {}) | row | times
-        self.journal.save()
+        row = dict(self.journal.history[-1])
+        self.journal.complete_row({"round": row.pop("round")} | dict(found or {}) | row | times)
         if self.on_row is not None:
             self.on_row(self.journal.history[-1])
         shown = {k: v for k, v in (found or {}).items() if k in ("global_accuracy", "local_accuracy", "global_loss")}
@@ -221,7 +238,8 @@ class AlgorithmStrategy(Strategy):
         """Wait until the minimum of devices is there; the first round of a process waits a while for all of them."""
         s, began, said = self.settings, time.monotonic(), -float("inf")
         while True:
-            self.holders = self.roster.refresh(post, self._query, self.journal.run)
+            self.holders = self.roster.refresh(post.letters.nodes())
+            self.status.look(self.holders)
             here, waited = len(self.holders), time.monotonic() - began
             if here == s.devices or (here >= s.min_devices and (self._joined or waited >= s.join_seconds)):
                 self._joined = True
@@ -231,6 +249,7 @@ class AlgorithmStrategy(Strategy):
                 enough = here >= s.min_devices
                 wanted, limit = (s.devices, s.join_seconds) if enough else (s.min_devices, s.wait_seconds)
                 then = "begins without the others" if enough else "gives up"
+                self.status.enter(self.journal.folder, f"waits for devices, to train round {number}")
                 log.info(
                     "waiting: %d of %d devices are there; %s in %.0f s", here, wanted, then, max(0.0, limit - waited)
                 )
@@ -247,20 +266,33 @@ class AlgorithmStrategy(Strategy):
         received = messages.parts(reply)
         answer = messages.from_config(Answer, received.config)
         self._check_answer(answer, device, number)
-        if answer.examples < 1:
+        if answer.examples < 1 or answer.examples > (self.settings.most_examples or answer.examples):
             raise MessageError(f"it has {answer.examples} examples")
-        summand = messages.from_arrays(received.arrays, layout(self.shapes.summand, "summand"))
+        summand = messages.unpack(received.arrays, self.wanted)
         info = messages.from_metrics(received.metrics, self.shapes.info if self.settings.diagnostics else ())
-        for name in ("drift", "loss", "weight") if info else ():
+        for name in INFO if info else ():
             if not np.isfinite(info[name]):
                 raise MessageError(f"its {name} is {info[name]}")
         if self.check_bounds:
             try:
-                whole = storage.restored(self.shapes.summand, summand, "summand")
-                self.algorithm.check_summand(whole, answer.examples)
+                self.algorithm.check_summand(self._whole(summand), answer.examples)
             except InputError as error:
                 raise MessageError(str(error)) from None
         return answer, summand, info
+
+    def _whole(self, summand: storage.Arrays) -> Any:
+        return jax.tree.map(jnp.asarray, storage.restored(self.shapes.summand, summand, "summand"))
+
+    def _move(self, summand: storage.Arrays) -> float:
+        """How far it would move the server's state; noise may have carried it anywhere."""
+        return self._mover.move(self.journal.server, self._whole(summand)) if self.check_bounds else 0.0
+
+    def _on_fault(self, node: int, what: str) -> None:
+        self.status.fault(self.asked.get(node, -1), f"round {self.journal.round + 1}: {what}")
+
+    def _reject(self, number: int, device: int, node: int, why: str, when: str = "round") -> None:
+        log.warning("%s %d: device %d (node %d) is rejected: %s", when, number, device, node, why)
+        self.status.fault(device, f"{when} {number}: {why}")
 
     def _check_answer(self, answer: Answer, device: int, number: int) -> None:
         if (answer.run, answer.round, answer.device) != (self.journal.run, number, device):
@@ -274,14 +306,14 @@ class AlgorithmStrategy(Strategy):
             )
 
     def _take(self, number: int, total: storage.Arrays, taken: Mapping[int, tuple[int, dict[str, float]]]) -> None:
-        whole = jax.tree.map(jnp.asarray, storage.restored(self.shapes.summand, total, "summand"))
-        server = self._update(self.journal.server, whole, jnp.asarray(self.settings.devices, float))
+        server = self._update(self.journal.server, self._whole(total), jnp.asarray(self.settings.devices, float))
         if not all(bool(jnp.isfinite(a).all()) for a in jax.tree.leaves(self.algorithm.global_model(server))):
+            furthest = ", ".join(f"{d} ({m:.3g} medians)" for d, m in self.status.largest_moves.items())
             raise Diverged(
                 f"training diverged in round {number} in the global model: a value is not finite; the state after "
-                f"round {number - 1} is kept",
+                f"round {number - 1} is kept; the devices that moved it furthest: {furthest or 'not known'}",
                 round=number,
-                device=None,
+                device=next(iter(self.status.largest_moves), None),
             )
         self.journal.close_round(server, taken)
         left_out = sorted(set(self.asked.values()) - set(taken))
@@ -289,22 +321,25 @@ class AlgorithmStrategy(Strategy):
         log.info("round %d: sum of %d devices%s", number, len(taken), without)
 
     def _begin_from(self, initial: ArrayRecord) -> None:
-        arrays = messages.from_arrays(initial, layout(self.shapes.params, "global"))
+        pack = messages.pack({name: array.numpy() for name, array in initial.items()})
+        arrays = messages.unpack(pack, layout(self.shapes.params, "global"))
         z = jax.tree.map(jnp.asarray, storage.restored(self.shapes.params, arrays, "global"))
         self.journal.server = self.algorithm.init_server(z)
 
-    def _global(self) -> dict[str, Array]:
-        return messages.to_arrays(self.algorithm.global_model(self.journal.server), "global")
+    @property
+    def _z(self) -> Any:
+        return self.algorithm.global_model(self.journal.server)
 
     def _global_record(self) -> ArrayRecord:
-        return ArrayRecord(self._global())
+        return _record(**{"global": self._z})
 
-    def _query(self, node: int) -> Message:
-        return self._order("query", node, -1, 0, None)
+    def _packed(self, arrays: ArrayRecord) -> bytes:
+        """The same bytes for all of a round's orders."""
+        if self._pack is None or self._pack[0] is not arrays:
+            self._pack = (arrays, messages.pack({name: array.numpy() for name, array in arrays.items()}))
+        return self._pack[1]
 
-    def _order(
-        self, kind: str, node: int, device: int, number: int, arrays: ArrayRecord | None, evaluate: str = ""
-    ) -> Message:
+    def _order(self, kind: Kind, node: int, device: int, number: int, pack: bytes, evaluate: str = "") -> Message:
         s, j = self.settings, self.journal
         order = Order(
             run=j.run,
@@ -312,14 +347,22 @@ class AlgorithmStrategy(Strategy):
             device=device,
             devices=s.devices,
             round=number,
-            accepted=int(j.accepted[device]) if device >= 0 else 0,
+            accepted=int(j.accepted[device]),
             seed=s.seed,
             epochs=s.epochs,
             batch_size=s.batch_size,
             evaluate=evaluate,
+            seconds=s.round_seconds,
         )
-        content: RecordDict = messages.content(order, arrays=arrays)
-        return Message(content, node, kind, ttl=s.round_seconds + GRACE_SECONDS, group_id=str(number))
+        content = messages.content(order, arrays=pack)
+        return Message(content, node, kind.value, ttl=s.round_seconds + GRACE_SECONDS, group_id=str(number))
+
+
+def _record(**trees: Any) -> ArrayRecord:
+    """Pytrees as Flower's strategies hand them on."""
+    return ArrayRecord(
+        {name: Array(a) for prefix, tree in trees.items() for name, a in storage.named(tree, prefix).items()}
+    )
 
 
 def draw(settings: Deployment, number: int, here: Mapping[int, int]) -> list[int]:

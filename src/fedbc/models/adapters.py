@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from fedbc import checks
 from fedbc.errors import InputError
 from fedbc.models.base import Array, Model, Params, cross_entropy, is_largest
 
@@ -18,6 +19,7 @@ def from_flax(
     example_input: Any,
     *,
     training: str | None = None,
+    statistics: str | None = "local",
     loss: Loss = cross_entropy,
     correct: Loss | None = is_largest,
 ) -> Model:
@@ -27,6 +29,8 @@ def from_flax(
     example_input: a batch of the shape and type of the data (any number of examples), from which Flax infers shapes.
     training: for a module with dropout, the name of the argument of its `__call__` that tells training from evaluation:
         usually "train" (true in training) or "deterministic" (false in training).
+    statistics: for a module with other variables than parameters (`batch_stats` of a BatchNorm): "local" if they stay
+        with each device, "averaged" if the server averages them with the model.
     loss, correct: as in `Model`.
     """
     if not (hasattr(module, "init") and hasattr(module, "apply")):
@@ -41,19 +45,41 @@ def from_flax(
 
     def init(key: Array) -> Params:
         variables = module.init(key, example_input, **switch(False))
-        others = sorted(set(variables) - {"params"})
-        if others:
-            raise InputError(
-                f"module={type(module).__name__} keeps variables besides its parameters ({', '.join(others)}): "
-                "use layers without running state, for example GroupNorm instead of BatchNorm"
-            )
-        return variables["params"]
+        others = {name: kept for name, kept in variables.items() if name != "params"}
+        return {"params": variables["params"], "statistics": others} if others else variables["params"]
 
-    def apply(params: Params, x: Array, key: Array | None = None) -> Array:
+    def apply(params: Params, x: Array, key: Array | None = None) -> Any:
         rngs = {} if key is None else {"dropout": key}
-        return module.apply({"params": params}, x, rngs=rngs, **switch(key is not None))
+        if not keeps:
+            return module.apply({"params": params}, x, rngs=rngs, **switch(key is not None))
+        variables = {"params": params["params"], **params["statistics"]}
+        if key is None:
+            return module.apply(variables, x, **switch(False))
+        return module.apply(variables, x, rngs=rngs, mutable=list(params["statistics"]), **switch(True))
 
-    return Model(init, apply, loss, correct, stochastic=training is not None, name=type(module).__name__)
+    keeps = set(jax.eval_shape(lambda key: module.init(key, example_input, **switch(False)), jax.random.key(0))) != {
+        "params"
+    }
+    if keeps:
+        _check_statistics(statistics, training, type(module).__name__)
+    return Model(
+        init,
+        apply,
+        loss,
+        correct,
+        stochastic=training is not None,
+        name=type(module).__name__,
+        statistics=statistics if keeps else None,
+    )
+
+
+def _check_statistics(statistics: str | None, training: str | None, name: str) -> None:
+    checks.choice("statistics", str(statistics), ["local", "averaged"])
+    if training is None:
+        raise InputError(
+            f"module={name} keeps statistics, which follow training: give the argument of its __call__ that tells "
+            'training from evaluation, such as training="train"'
+        )
 
 
 def from_nnx(

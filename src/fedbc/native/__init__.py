@@ -6,6 +6,8 @@ compiler, and with FEDBC_NATIVE=0, everything is right all the same, and slower.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -20,12 +22,13 @@ from typing import Any
 
 import jax
 
-from fedbc import runtime
+from fedbc import runtime, storage
 
 _FUNCTIONS = {
     "convolution.cc": ("pooled", "convolution_weight_gradient", "convolution_input_gradient"),
     "background.cc": ("background_product", "background_weight_gradient"),
     "crop.cc": ("crop",),
+    "general.cc": ("convolution", "convolution_kernel_gradient"),
 }
 """By the source that has them; there their names begin with `fedbc_`."""
 _HEADER = "vectors.h"
@@ -36,7 +39,7 @@ _FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-shared",
 @functools.cache
 def available() -> bool:
     """Whether the functions can be called on this machine; the first call compiles them, which takes some seconds."""
-    if os.environ.get("FEDBC_NATIVE") == "0" or jax.default_backend() != "cpu":
+    if os.environ.get("FEDBC_NATIVE") == "0" or not runtime.on_cpu():
         return False
     try:
         library = ctypes.CDLL(str(_built()))
@@ -48,12 +51,13 @@ def available() -> bool:
     return True
 
 
-def call(name: str, result: Any, *arguments: jax.Array) -> Any:
+def call(name: str, result: Any, *arguments: jax.Array, **attributes: Any) -> Any:
     """Call a function, once it is `available`; with `vmap`, one after the other.
 
     result: shapes and types of what it gives.
+    attributes: what is known when the program is compiled.
     """
-    return jax.ffi.ffi_call(f"fedbc_{name}", result, vmap_method="sequential")(*arguments)
+    return jax.ffi.ffi_call(f"fedbc_{name}", result, vmap_method="sequential")(*arguments, **attributes)
 
 
 def _built() -> Path:
@@ -70,9 +74,8 @@ def _built() -> Path:
         metadata.version("jaxlib").encode(),
     ]
     key = hashlib.sha256(b"\0".join([*of, runtime.processor().encode()])).hexdigest()[:16]
-    file = runtime.compiled_folder() / "native" / f"functions-{key}.so"
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
+    file = _safe_folder() / f"functions-{key}.so"
+    if not (file.exists() and storage.is_safe_from_others(file)):
         with tempfile.TemporaryDirectory(dir=file.parent) as folder:
             made = Path(folder) / "functions.so"
             sources = [str(here / name) for name in _FUNCTIONS]
@@ -80,3 +83,21 @@ def _built() -> Path:
             subprocess.run(command, capture_output=True, check=True)
             made.replace(file)  # other processes may be doing the same
     return file
+
+
+def _safe_folder() -> Path:
+    """Where libraries are kept: a folder that nobody else can write to, since what lies there is run."""
+    for compiled in dict.fromkeys((runtime.compiled_folder(), runtime.own_compiled_folder())):
+        folder = compiled / "native"
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            if storage.is_safe_from_others(folder):
+                return folder
+    return _folder_of_process()
+
+
+@functools.cache
+def _folder_of_process() -> Path:
+    folder = tempfile.mkdtemp(prefix="fedbc-native-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)

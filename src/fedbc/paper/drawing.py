@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from fedbc.experiments.plots import COLOURS
-from fedbc.paper.found import Found
+from fedbc.drawing import COLOURS
+from fedbc.paper.evidence import Evidence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,12 +29,13 @@ BLUE, ORANGE, GREEN, PINK, YELLOW, SKY = COLOURS[:6]
 class Figure:
     """A picture with the words that go with it."""
 
+    kind: ClassVar[str] = "Figure"
     name: str
     title: str
     caption: str
     needs: tuple[str, ...]
     """the experiments whose runs it draws"""
-    draw: Callable[[Found], Picture | None]
+    draw: Callable[[Evidence], Picture | None]
 
 
 def picture(width: float, height: float) -> Picture:
@@ -57,27 +58,46 @@ def _style() -> Iterator[None]:
         yield
 
 
-def svg(figure: Figure, found: Found, *, inline: bool) -> str | None:
-    """The picture as SVG: transparent and in the page's colours, or white for use by itself; None if it has no data."""
+@dataclass(frozen=True)
+class Drawn:
+    """A figure as SVG; drawing takes long, and both uses of it are made from one."""
+
+    figure: Figure
+    text: str
+    width: float
+    """in inches"""
+
+    @property
+    def alone(self) -> str:
+        """For use by itself: white behind it."""
+        at = self.text.index(">") + 1
+        return f'{self.text[:at]}\n <rect width="100%" height="100%" fill="#ffffff"/>{self.text[at:]}'
+
+    @property
+    def inline(self) -> str:
+        """For a page, in whose colours it is."""
+        text = re.sub(re.escape(INK), "currentColor", self.text, flags=re.IGNORECASE)
+        # Ids are a figure's own: several share a page.
+        text = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{self.figure.name}-", text)
+        label = f'role="img" aria-label="{self.figure.title}" '
+        # As wide as the page, but letters no larger than the page's own.
+        largest = f'style="max-width: {WIDEST * self.width:.0f}rem"'
+        text = re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', largest, text, count=1)
+        return text.replace("<svg ", f"<svg {label}", 1)
+
+
+def draw(figure: Figure, found: Evidence) -> Drawn | None:
+    """Draw a figure; None if it has no data."""
     with _style():
         drawn = figure.draw(found)
         if drawn is None:
             return None
         buffer = io.StringIO()
-        drawn.savefig(buffer, format="svg", transparent=inline, metadata={"Date": None}, dpi=110)
+        drawn.savefig(buffer, format="svg", transparent=True, metadata={"Date": None}, dpi=110)
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"\s+<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    if inline:
-        text = re.sub(re.escape(INK), "currentColor", text, flags=re.IGNORECASE)
-        # Ids are a figure's own: several share a page.
-        text = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{figure.name}-", text)
-        label = f'role="img" aria-label="{figure.title}" '
-        # As wide as the page, but letters no larger than the page's own.
-        largest = f'style="max-width: {WIDEST * drawn.get_figwidth():.0f}rem"'
-        text = re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', largest, text, count=1)
-        text = text.replace("<svg ", f"<svg {label}", 1)
-    return text
+    return Drawn(figure, text, drawn.get_figwidth())
 
 
 def panels(titles: list[str], width: float = 3.0, height: float = 2.6) -> tuple[Picture, list[Axes]]:
@@ -132,9 +152,3 @@ def legend_once(whole: Picture, axes: list[Axes]) -> None:
         widest = 0.5 + 0.065 * max(map(len, handles))  # inches: the line before it, and a letter's width
         columns = max(1, min(6, len(handles), int(whole.get_figwidth() / widest)))
         whole.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
-
-
-def smooth(values: list[float], width: int = 9) -> np.ndarray:
-    """The running mean over so many neighbours."""
-    padded = np.pad(np.asarray(values, float), width // 2, mode="edge")
-    return np.convolve(padded, np.ones(width) / width, mode="valid")[: len(values)]

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedbc.experiments.plots import COLOURS
-from fedbc.experiments.workers import Line
+from fedbc.drawing import COLOURS, running_mean
 from fedbc.paper import printed
-from fedbc.paper.catalogue import CLASSES, DRAWS, EPOCHS, EXPERIMENTS, EXPONENTS, TOLERANCES, WITH_MORE_ROUNDS
+from fedbc.paper.catalogue import CLASSES, DRAWS, EPOCHS, EXPERIMENTS, EXPONENTS, TOLERANCES, WITH_MORE_ROUNDS, Dataset
 from fedbc.paper.drawing import (
     BLUE,
     GREEN,
@@ -23,14 +22,15 @@ from fedbc.paper.drawing import (
     legend_once,
     panels,
     plain_log,
-    smooth,
 )
 from fedbc.paper.drawing import (
     picture as new_picture,
 )
-from fedbc.paper.found import Found
-from fedbc.paper.methods import METHODS, RATES
-from fedbc.paper.tuning import TUNINGS
+from fedbc.paper.evidence import Evidence
+from fedbc.paper.hyperparameters import TUNINGS, Tuning
+from fedbc.paper.methods import METHODS, Arguments
+from fedbc.runs import Line
+from fedbc.selection.grids import RATES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +44,7 @@ COLOUR = {
 SHOWN = ("fedbc", "fedavg", "fedavg-uniform", "qfedavg", "fedprox", "scaffold")
 
 
-def teaser(found: Found) -> Picture | None:
+def teaser(found: Evidence) -> Picture | None:
     """Global and local accuracy against gamma."""
     columns = {c: [found.values("synthetic-gamma", "fedbc", c, tolerance=t) for t in TOLERANCES] for c in _TEASER}
     if not any(columns["global_accuracy"]):
@@ -71,10 +71,10 @@ def teaser(found: Found) -> Picture | None:
 _TEASER = {"global_accuracy": "global: z on all test sets", "local_accuracy": "local: x_i on its own, mean"}
 
 
-def synthetic_curves(column: str, label: str, *, log: bool = False) -> Callable[[Found], Picture | None]:
+def synthetic_curves(column: str, label: str, *, log: bool = False) -> Callable[[Evidence], Picture | None]:
     """A column's curves over rounds, one panel for each E."""
 
-    def draw(found: Found) -> Picture | None:
+    def draw(found: Evidence) -> Picture | None:
         if not any(found.first("synthetic", m, epochs=e) for m in SHOWN for e in EPOCHS):
             return None
         picture, axes = panels([f"E = {e}" for e in EPOCHS], 2.7)
@@ -104,16 +104,16 @@ def _draw_coefficients(axes: Axes, line: Line) -> None:
         ("min", GREEN, "smallest device, by lambda_i"),
     ):
         axes.plot(rounds, c[name], color=colour, alpha=0.2, linewidth=0.6)
-        axes.plot(rounds, smooth(c[name], 15), color=colour, linewidth=1.4, label=label)
+        axes.plot(rounds, running_mean(c[name], 7), color=colour, linewidth=1.4, label=label)
     axes.set_xlabel("round")
 
 
 def coefficients(
     experiment: str, by: str, at: tuple[int, ...], symbol: str, width: float
-) -> Callable[[Found], Picture | None]:
+) -> Callable[[Evidence], Picture | None]:
     """The round's smallest and largest device's weight in FedBC's mean, beside the weight by size."""
 
-    def draw(found: Found) -> Picture | None:
+    def draw(found: Evidence) -> Picture | None:
         lines = {x: found.first(experiment, "fedbc", **{by: x}) for x in at}
         if not any(lines.values()):
             return None
@@ -128,7 +128,7 @@ def coefficients(
     return draw
 
 
-def multipliers(found: Found) -> Picture | None:
+def multipliers(found: Evidence) -> Picture | None:
     """lambda_i against n_i, at the end and on the way."""
     line = found.first("synthetic", "fedbc", epochs=5)
     if line is None:
@@ -150,10 +150,10 @@ def multipliers(found: Found) -> Picture | None:
 
 def against(
     experiment: str, by: str, at: tuple[Any, ...], column: str, factor: float, label: str, axis: str, **setting: Any
-) -> Callable[[Found], Picture | None]:
+) -> Callable[[Evidence], Picture | None]:
     """A column's mean and deviation over seeds against one part of the setting, for every method."""
 
-    def draw(found: Found) -> Picture | None:
+    def draw(found: Evidence) -> Picture | None:
         keys = [k for k in (*SHOWN, "fedprox-uniform") if k in EXPERIMENTS[experiment].methods]
         values = {
             k: [[factor * v for v in found.values(experiment, k, column, **{by: x}, **setting)] for x in at]
@@ -176,7 +176,7 @@ def against(
     return draw
 
 
-def users(found: Found) -> Picture | None:
+def users(found: Evidence) -> Picture | None:
     """z's accuracy on the round's smallest and largest device, for every method and E."""
     if not any(found.first("synthetic", k, epochs=e) for k in SHOWN for e in EPOCHS):
         return None
@@ -193,7 +193,7 @@ def users(found: Found) -> Picture | None:
                     rounds = range(1, len(values) + 1)
                     # Thousands of dots are smaller, and no less sharp, as an image.
                     a.plot(rounds, values, ".", color=colour, markersize=2.2, alpha=0.5, rasterized=True)
-                    a.plot(rounds, smooth(values, 21), color=colour, linewidth=1, label=label)
+                    a.plot(rounds, running_mean(values, 10), color=colour, linewidth=1, label=label)
         row[0].set_ylabel(f"E = {epochs}\naccuracy, %")
     for a, key in zip(grid[0], SHOWN, strict=True):
         a.set_title(METHODS[key].label)
@@ -203,7 +203,7 @@ def users(found: Found) -> Picture | None:
     return picture
 
 
-def cifar_variance(found: Found) -> Picture | None:
+def cifar_variance(found: Evidence) -> Picture | None:
     """Variance of accuracy over devices against the exponent, for E = 1 and 5."""
     names = {1: "cifar10-e1", 5: "cifar10-e5"}
     if not any(found.values(n, k, "accuracy_variance") for n in names.values() for k in SHOWN):
@@ -228,7 +228,7 @@ def cifar_variance(found: Found) -> Picture | None:
     return picture
 
 
-def cifar_rounds(found: Found) -> Picture | None:
+def cifar_rounds(found: Evidence) -> Picture | None:
     """Accuracy over three times the rounds, and where the paper's numbers lie."""
     keys = ("fedavg", "fedbc")
     if not any(found.first("cifar10-rounds", key) for key in keys):
@@ -243,7 +243,7 @@ def cifar_rounds(found: Found) -> Picture | None:
             curves, label = line["curves"], METHODS[key].label
             accuracy = [100 * v for v in curves["global_accuracy"]]
             a.plot(curves["round"], accuracy, color=COLOUR[key], alpha=0.3, linewidth=0.8)
-            a.plot(curves["round"], smooth(accuracy, 9), color=COLOUR[key], linewidth=1.5, label=label)
+            a.plot(curves["round"], running_mean(accuracy), color=COLOUR[key], linewidth=1.5, label=label)
             setting = {**WITH_MORE_ROUNDS, "exponent": e}
             paper = printed.cell("cifar10_global_e1", METHODS[key].printed, setting)
             if paper is not None:
@@ -255,7 +255,7 @@ def cifar_rounds(found: Found) -> Picture | None:
     return picture
 
 
-def controls(found: Found) -> Picture | None:
+def controls(found: Evidence) -> Picture | None:
     """How much of FedBC's gain over FedAvg uniform weights have already: by E, and by draw of the data."""
     parts = (("synthetic", "epochs", EPOCHS, "E"), ("synthetic-draws", "draw", DRAWS, "draw of the data, E = 5"))
     keys = ("fedavg-uniform", "fedavg-root", "fedprox", "fedprox-uniform", "qfedavg-reference", "fedbc")
@@ -280,18 +280,25 @@ def controls(found: Found) -> Picture | None:
     return picture
 
 
-def dual_rates(found: Found) -> Picture | None:
+def _tuning_score(tuning: Tuning, algorithm: Arguments, found: Evidence) -> float | None:
+    """FedBC's on validation data, or on the test sets as long as the group was not chosen anew."""
+    lines, method = found.store.lines, METHODS["fedbc"]
+    of = tuning if tuning.progress(method, lines)[0] is not None else tuning.on_test()
+    return of.known_score(method, algorithm, lines)
+
+
+def dual_rates(found: Evidence) -> Picture | None:
     """FedBC's accuracy over its grid: the tuning runs on the synthetic data."""
-    tuned = [t for name, t in TUNINGS.items() if name.startswith("synthetic") and name in found.store.choices]
+    tuned = [t for t in TUNINGS.values() if t.data is Dataset.SYNTHETIC and t.name in found.store.choices]
     if not tuned:
         return None
-    tuned.sort(key=lambda t: t.setting["epochs"])
-    picture, axes = panels([f"E = {t.setting['epochs']}" for t in tuned], 2.7)
+    tuned.sort(key=lambda t: t.epochs)
+    picture, axes = panels([f"E = {t.epochs}" for t in tuned], 2.7)
     method = METHODS["fedbc"]
     for a, tuning in zip(axes, tuned, strict=True):
         for colour, rate in zip(COLOURS, RATES, strict=False):
             grid = [c for c in method.candidates() if c["lr"] == rate]
-            scores = [(c["dual_lr"], tuning.known_score(method, c, found.store.lines)) for c in grid]
+            scores = [(c["dual_lr"], _tuning_score(tuning, c, found)) for c in grid]
             points = [(x, 100 * y) for x, y in scores if y is not None]
             if points:
                 a.plot(*zip(*points, strict=True), "o-", color=colour, markersize=3, label=f"lr {rate:g}")

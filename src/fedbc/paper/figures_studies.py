@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedbc.experiments.plots import COLOURS
+from fedbc.drawing import COLOURS
 from fedbc.paper import theory, toy
 from fedbc.paper.drawing import (
     BLUE,
@@ -22,7 +22,7 @@ from fedbc.paper.drawing import (
     plain_log,
 )
 from fedbc.paper.drawing import picture as new_picture
-from fedbc.paper.found import Found
+from fedbc.paper.evidence import Evidence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 _THEORY = {"alpha": "dual rate alpha", "steps": "local steps K", "apart": "devices apart (delta)", "gamma": "gamma"}
 
 
-def toy_example(found: Found) -> Picture | None:
+def toy_example(found: Evidence) -> Picture | None:
     """Paths of z over the contours of f, and the gap against gamma."""
     study = found.studies["toy"]
     if study is None:
         return None
-    chosen = ["FedAvg", "FedBC, gamma = 0.1", "FedBC, gamma = 0"]
+    chosen = [toy.FEDAVG, toy.FIXED[0.1], toy.CONSENSUS]
     picture, axes = panels([f"{name}" for name in chosen], 3.1, 3.2)
     grid_x, grid_y = np.meshgrid(np.linspace(-0.8, 2.2, 80), np.linspace(-1.5, 1.2, 80))
     levels = np.array(
@@ -59,7 +59,7 @@ def toy_example(found: Found) -> Picture | None:
     return picture
 
 
-def partitions(found: Found) -> Picture | None:
+def partitions(found: Evidence) -> Picture | None:
     """Examples on every device."""
     study = found.studies["partitions"]
     if study is None:
@@ -82,7 +82,7 @@ def partitions(found: Found) -> Picture | None:
     return picture
 
 
-def theorem(found: Found) -> Picture | None:
+def theorem(found: Evidence) -> Picture | None:
     """The running mean of ‖∇f(z)‖² against T, one panel for each quantity varied."""
     lines = {line["hash"]: line for line in found.studies["theory"] or []}
     if not lines:
@@ -108,16 +108,17 @@ def theorem(found: Found) -> Picture | None:
     return picture
 
 
-def plateaus(found: Found) -> Picture | None:
+def plateaus(found: Evidence) -> Picture | None:
     """Where ‖∇f(z)‖² ends, and the corollary's trade-off."""
     lines = {line["hash"]: line for line in found.studies["theory"] or []}
     if not lines:
         return None
-    picture, axes = panels([f"plateau against {t}" for t in _THEORY.values()] + ["corollary: local stationarity"], 2.6)
+    picture, axes = panels([f"plateau against {t}" for t in _THEORY.values()] + ["corollary: lambda >= 0 only"], 2.6)
+    shown = [*((n, n, "plateau") for n in _THEORY), (theory.FREE, "gamma", "local_sqnorm")]
     for colour, problem in zip((BLUE, ORANGE), theory.PROBLEMS, strict=True):
-        for a, (name, key) in zip(axes, [*((n, "plateau") for n in _THEORY), ("gamma", "local_sqnorm")], strict=True):
-            known = [(c, lines.get(c.key)) for n, c in theory.cases() if n == name and c.problem == problem]
-            points = [(getattr(c, name), line[key]) for c, line in known if line is not None]
+        for a, (sweep, name, key) in zip(axes, shown, strict=True):
+            known = [(c, lines.get(c.key)) for n, c in theory.cases() if n == sweep and c.problem == problem]
+            points = [(getattr(c, name), float(np.mean(line[key]))) for c, line in known if line is not None]
             xs = [x for x, _ in points]
             smallest = min((x for x in xs if x > 0), default=1)
             a.plot(
@@ -127,6 +128,6 @@ def plateaus(found: Found) -> Picture | None:
             a.set_yscale("log")
             a.set_xlabel(f"{name} (0 at the left edge)" if 0 in xs else {"steps": "K"}.get(name, name))
     axes[0].set_ylabel("‖∇f(z)‖², last tenth")
-    axes[-1].set_ylabel("mean ‖∇f_i(x_i)‖²")
+    axes[-1].set_ylabel("(1/T) Σ ‖∇f_i(x_i)‖², mean of devices")
     legend_once(picture, axes)
     return picture

@@ -8,23 +8,17 @@ multipliers on the way.
 
 from __future__ import annotations
 
-import functools
-import json
 import math
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedbc.errors import Diverged, FedBCError
-from fedbc.experiments.spec import RunSpec
-from fedbc.experiments.sweep import fingerprint
-from fedbc.experiments.workers import Line, tell_round
 from fedbc.paper.catalogue import DRAWS, FIRST_SEED
+from fedbc.runs import CallEachRound, Line, Observer, RunSpec, execute, is_result, tell_round
+from fedbc.simulation.checkpoints import Checkpoint
 from fedbc.simulation.result import Result
-from fedbc.simulation.settings import Settings
-from fedbc.simulation.simulate import Simulation, versions
+from fedbc.simulation.simulate import Simulation
 
 CURVES = ("global_accuracy", "local_accuracy", "global_loss", "accuracy_variance")
 POINTS = 100
@@ -34,66 +28,57 @@ SNAPSHOTS = (1, 50, 100, 200)
 CHECKPOINT_SECONDS = 60
 
 
-def carry_out(text: str, unfinished: str | None = None) -> Line:
-    """Run one specification, given as JSON; long runs keep their state in the folder `unfinished`, to go on."""
-    began = time.perf_counter()
-    spec = RunSpec.from_dict(json.loads(text))
-    line: Line = {"hash": fingerprint(spec), "spec": spec.to_dict()}
-    checkpoint = Path(unfinished) / f"{line['hash']}.safetensors" if unfinished else None
-    try:
-        line |= _measured(spec, checkpoint)
-    except FedBCError as error:
-        line["error"] = f"{type(error).__name__}: {error}"
-        if isinstance(error, Diverged):
-            line["diverged"] = error.round
-    if checkpoint is not None and ("summary" in line or "diverged" in line):  # what failed otherwise is tried again
-        checkpoint.unlink(missing_ok=True)
-    return line | {"seconds": round(time.perf_counter() - began, 2), "versions": versions()}
+class Watching(Observer):
+    """What is kept of a run beside its history: its time before it was resumed, and z's accuracy on each device."""
+
+    def __init__(self, *, accuracies: bool) -> None:
+        self.before = 0.0
+        self.accuracies: list[np.ndarray] | None = [] if accuracies else None
+
+    def begin(self, run: Simulation, rounds: int) -> None:
+        """Remember the run, to look at it round by round."""
+        self._run = run
+        self.before = sum(row["seconds"] for row in run.history)
+        self.sizes = run.federation.train.sizes
+
+    def on_round(self, row: Any) -> None:
+        """z on every device's test set."""
+        if self.accuracies is not None:
+            self.accuracies.append(self._run.evaluator.global_scores(self._run.server).accuracy)
 
 
-def _measured(spec: RunSpec, checkpoint: Path | None) -> dict[str, Any]:
-    arguments = spec.run_arguments()
-    rounds = arguments.pop("rounds")
-    settings = Settings(**arguments | {"evaluate": tuple(arguments["evaluate"])})
-    algorithm, model = spec.build_part("algorithm"), spec.build_part("model")
-    run = Simulation(algorithm, model, _federation(json.dumps(dict(spec.data))), settings)
+def run_to_line(spec: RunSpec, unfinished: str | None = None) -> Line:
+    """Run one specification; long runs keep their state in the folder `unfinished`, to go on."""
     synthetic = spec.data["name"] == "synthetic"
-    drawn = settings.seed == FIRST_SEED and not (synthetic and spec.data["seed"] != DRAWS[0])
-    watch = drawn and synthetic
-    accuracies: list[np.ndarray] = []
-    before = 0.0
-    if checkpoint is not None and checkpoint.exists():
-        run.restore(checkpoint)
-        before = sum(row["seconds"] for row in run.history)
-    kept_at = time.perf_counter()
-    while run.round < rounds:
-        tell_round(run.advance(last=run.round + 1 == rounds, ahead=rounds - run.round - 1))
-        if watch:
-            accuracies.append(run.evaluator.global_scores(run.server).accuracy)
-        if checkpoint is not None and not watch and time.perf_counter() - kept_at > CHECKPOINT_SECONDS:
-            checkpoint.parent.mkdir(parents=True, exist_ok=True)
-            run.save(checkpoint)
-            kept_at = time.perf_counter()
-    result = run.result()
-    kept: dict[str, Any] = {"summary": _rounded(result.summary())}
-    if before:
-        kept["seconds_before"] = round(before, 2)
+    drawn = spec.seed == FIRST_SEED and not (synthetic and spec.to_dict()["data"]["seed"] != DRAWS[0])
+    watching = Watching(accuracies=drawn and synthetic)
+    checkpoint = None
+    if unfinished and watching.accuracies is None:  # accuracies on the way are not kept with a run's state
+        file = Path(unfinished) / f"{spec.identity}.safetensors"
+        checkpoint = Checkpoint(file, seconds=CHECKPOINT_SECONDS, at_the_end=False)
+    outcome = execute(spec, [CallEachRound(tell_round), watching], checkpoint)
+    line = outcome.line()
+    if outcome.error is None and outcome.result is not None:
+        line |= _measure(outcome.result, watching, drawn=drawn)
+    if checkpoint is not None and is_result(line):  # what failed otherwise is tried again
+        checkpoint.file.unlink(missing_ok=True)
+    return line | {"seconds": round(outcome.seconds, 2)}
+
+
+def _measure(result: Result, watching: Watching, *, drawn: bool) -> Line:
+    line: Line = {"summary": _rounded(result.summary())}
+    if watching.before:
+        line["seconds_before"] = round(watching.before, 2)
     if not np.isnan(result.multipliers).any():
-        kept["multipliers"] = _rounded(result.multipliers.tolist())
-        kept["tolerances"] = _rounded(result.tolerances.tolist())
+        line["multipliers"] = _rounded(result.multipliers.tolist())
+        line["tolerances"] = _rounded(result.tolerances.tolist())
     if drawn:
-        kept["sizes"] = run.federation.train.sizes.tolist()
-        kept["curves"] = curves(result)
-        kept["coefficients"] = coefficients(result, accuracies)
+        line["sizes"] = watching.sizes.tolist()
+        line["curves"] = curves(result)
+        line["coefficients"] = coefficients(result, watching.accuracies or [])
         if "multiplier" in result.devices:
-            kept["snapshots"] = snapshots(result, run.federation.devices)
-    return kept
-
-
-@functools.lru_cache(maxsize=2)
-def _federation(text: str) -> Any:
-    """A worker runs many specifications on the same data."""
-    return RunSpec({"name": "fedavg"}, json.loads(text)).build_part("data")
+            line["snapshots"] = snapshots(result, len(watching.sizes))
+    return line
 
 
 def curves(result: Result) -> dict[str, list[float]]:

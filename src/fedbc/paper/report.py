@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,16 +11,16 @@ from typing import Any
 import jinja2
 
 from fedbc import storage
-from fedbc.paper import drawing, printed, tables
-from fedbc.paper.catalogue import DRAWS, EXPERIMENTS, SEEDS
+from fedbc.errors import InputError
+from fedbc.paper import drawing, printed, short, tables
+from fedbc.paper.catalogue import BELOW, DRAWS, EXPERIMENTS, SEEDS, heading
 from fedbc.paper.claims import CLAIMS, SUPPOSITIONS, judge_all
 from fedbc.paper.claims.gains import COLUMNS, summary
 from fedbc.paper.claims.verdict import VERDICTS, Verdict, middle, reach, spread
-from fedbc.paper.found import Found
+from fedbc.paper.evidence import Evidence
 from fedbc.paper.gallery import FIGURES
-from fedbc.paper.methods import METHODS
-from fedbc.paper.tables import Cell, Table
-from fedbc.paper.tuning import TUNINGS
+from fedbc.paper.methods import METHODS, Protocol
+from fedbc.paper.tables import PAPERS_SEEDS, Cell, Compared, Table
 from fedbc.reports.page import chart_words, environment
 
 NOT_RUN = "not run"
@@ -29,7 +30,7 @@ NOT_RUN = "not run"
 class Report:
     """Everything that the report shows."""
 
-    found: Found
+    found: Evidence
     tables: Mapping[str, Table]
     claims: list[Verdict]
     """the paper's"""
@@ -39,7 +40,7 @@ class Report:
     @classmethod
     def of(cls, folder: Path) -> Report:
         """From a results folder, as far as it has come."""
-        found = Found(folder)
+        found = Evidence(folder)
         return cls(found, tables.build_tables(found), judge_all(found, CLAIMS), judge_all(found, SUPPOSITIONS))
 
     @property
@@ -47,9 +48,23 @@ class Report:
         """The paper's cells that were run under either protocol, and those that agree."""
         every = sum(len(printed.tables()[p.source]["rows"]) for p in _accuracy_plans())
         return {"cells": every} | {
-            protocol: tuple(sum(t.compared(protocol)[i] for t in self.tables.values()) for i in (0, 1))
-            for protocol in ("paper", "reference")
+            protocol: sum((t.compared(protocol) for t in self._accuracy_tables), Compared(())) for protocol in Protocol
         }
+
+    @property
+    def _accuracy_tables(self) -> list[Table]:
+        return [self.tables[plan.name] for plan in _accuracy_plans()]
+
+    @property
+    def in_short(self) -> list[str]:
+        """What the results say, in five sentences."""
+        totals = self.totals
+        return short.sentences(self.found, self.claims, totals[Protocol.PAPER], totals["cells"])
+
+    @property
+    def basis_in_words(self) -> str:
+        """The data that hyper-parameters were chosen on."""
+        return short.basis_in_words(self.found)
 
     @property
     def computed(self) -> dict[str, Any]:
@@ -73,11 +88,14 @@ class Report:
     def choices(self) -> list[dict[str, str]]:
         """The hyper-parameters chosen, group by group."""
         rows = []
-        for group in TUNINGS:
-            for key, arguments in self.found.store.choices.get(group, {}).items():
-                tuned = {k: arguments[k] for k in METHODS[key].grid}
-                said = ", ".join(f"{k} {v:g}" for k, v in tuned.items())
-                rows.append({"group": group, "method": METHODS[key].label, "chosen": said})
+        for group, bases in short.bases(self.found).items():
+            for key, basis in bases.items():
+                method, arguments = METHODS[key], self.found.store.choices[group][key]
+                values = ", ".join(f"{k} {arguments[k]:g}" for k in method.grid)
+                points = str(len(method.candidates()))
+                rows.append(
+                    {"group": group, "method": method.label, "chosen": values, "points": points, "basis": basis}
+                )
         return rows
 
     def words(self) -> dict[str, Any]:
@@ -91,18 +109,27 @@ class Report:
             "middle": middle,
             "reach": reach,
             "figures": FIGURES,
+            "suspicions": tables.suspicion_rows(self.found),
+            "below": heading(BELOW),
             "partitions": tables.partition_rows(self.found),
             "sizes": tables.size_rows(self.found),
             "draws": {"columns": DRAWS, "rows": tables.draws_table(self.found)},
             "seeds": SEEDS,
+            "papers_seeds": PAPERS_SEEDS,
             "shown": shown,
             "pairs": pairs,
             "place": place,
         }
 
+    @functools.cached_property
+    def drawn(self) -> dict[str, drawing.Drawn]:
+        """The figures that have data."""
+        every = {name: drawing.draw(figure, self.found) for name, figure in FIGURES.items()}
+        return {name: drawn for name, drawn in every.items() if drawn is not None}
+
     def html(self) -> str:
         """One page that needs nothing else."""
-        pictures = {n: drawing.svg(f, self.found, inline=True) for n, f in FIGURES.items()}
+        pictures = {name: drawn.inline for name, drawn in self.drawn.items()}
         return _template("report.html").render(**self.words(), pictures=pictures, **chart_words([]))
 
     def write_markdown(self, path: Path) -> None:
@@ -110,11 +137,9 @@ class Report:
         folder = path.with_suffix("")
         folder.mkdir(parents=True, exist_ok=True)
         pictures = {}
-        for name, figure in FIGURES.items():
-            text = drawing.svg(figure, self.found, inline=False)
-            if text is not None:
-                storage.write_atomically(folder / f"{name}.svg", text)
-                pictures[name] = f"{folder.name}/{name}.svg"
+        for name, drawn in self.drawn.items():
+            storage.write_atomically(folder / f"{name}.svg", drawn.alone)
+            pictures[name] = f"{folder.name}/{name}.svg"
         storage.write_atomically(path, _template("report.md").render(**self.words(), pictures=pictures))
 
 
@@ -122,13 +147,15 @@ def shown(cell: Cell, digits: int = 1) -> dict[str, str]:
     """A cell's parts as words."""
     ours = NOT_RUN
     if cell.mean is not None:
-        ours = f"{cell.mean:.{digits}f}" + (f" ± {cell.deviation:.{digits}f}" if cell.deviation is not None else "")
+        spread = f" ± {cell.deviation:.{digits}f}" if cell.deviation is not None else ""
+        ours = f"{cell.mean:.{digits}f}{spread} ({cell.seeds})"
     if cell.diverged:
         ours = "diverged" if cell.mean is None else f"{ours}, {cell.diverged} diverged"
     paper = "" if cell.paper is None else f"{cell.paper:.{digits}f} ± {cell.paper_deviation:.{digits}f}"
     difference = "" if cell.difference is None else f"{cell.difference:+z.{digits}f}"
+    difference += "" if cell.error is None else f" ± {cell.error:.{digits}f}"
     mark = {None: "", True: "✓", False: "✗"}[cell.within]
-    kind = {None: "", True: "agrees", False: "differs"}[cell.within] if cell.mean is not None else "missing"
+    kind = {None: "unjudged", True: "agrees", False: "differs"}[cell.within] if cell.mean is not None else "missing"
     return {"ours": ours, "paper": paper, "difference": difference, "mark": mark, "kind": kind}
 
 
@@ -147,10 +174,29 @@ def place(name: str) -> str:
     return f"{'figure' if name in FIGURES else 'table'}-{name}"
 
 
-def _accuracy_plans() -> list[tables.Plan]:
+def _accuracy_plans() -> list[tables.TablePlan]:
     """Every source of the paper's cells once (Shakespeare's two tables share theirs)."""
     return list({p.source: p for p in tables.PLANS.values()}.values())
 
 
 def _template(name: str) -> jinja2.Template:
     return environment("fedbc.paper").get_template(name)
+
+
+def write_report(
+    results: str | Path = "results", *, html: Path | None = None, markdown: Path | None = None
+) -> tuple[Path, Path]:
+    """Write the report of what has been run: a page that needs no other file, and Markdown with its pictures beside it.
+
+    html, markdown: the files; report.html and paper.md in the results folder if not given.
+    """
+    folder = Path(results)
+    report = Report.of(folder)
+    if not report.found.anything:
+        raise InputError(f"nothing was run in {folder}: fedbc paper run NAME comes first (fedbc paper list has names)")
+    html, markdown = html or folder / "report.html", markdown or folder / "paper.md"
+    for path in (html, markdown):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    storage.write_atomically(html, report.html())
+    report.write_markdown(markdown)
+    return html, markdown

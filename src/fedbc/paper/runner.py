@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedbc import runtime
-from fedbc.experiments.spec import RunSpec
-from fedbc.experiments.sweep import counts, fingerprint, raise_if_failed, read_results, run_sweep
-from fedbc.experiments.workers import Line
+from fedbc.errors import unknown
 from fedbc.paper import measure
-from fedbc.paper.catalogue import EXPERIMENTS, Choices, Experiment, Part, Run
-from fedbc.paper.tuning import TUNINGS, Tuning, read_choices, write_choices
+from fedbc.paper.catalogue import EXPERIMENTS, Choices, Dataset, Experiment, Part, Run
+from fedbc.paper.hyperparameters import TUNINGS, Basis, Tuning, read_choices, write_choices
+from fedbc.paper.methods import METHODS, Arguments, Family
+from fedbc.paper.parts import parts_of, split_into_parts
+from fedbc.runs import Line, Lines, RunSpec, is_result, run_missing
+from fedbc.runs.many import raise_if_failed
 
-ROUGH_MINUTES = {"synthetic": 0.06, "mnist": 0.6, "cifar10": 2, "shakespeare": 1.6}
+ROUGH_MINUTES = {Dataset.SYNTHETIC: 0.06, Dataset.MNIST: 0.6, Dataset.CIFAR10: 2, Dataset.SHAKESPEARE: 1.6}
 """Core minutes of a tuning run in full, until some have been timed."""
 PFEDME_LENGTH = 4
 """pFedMe takes so many times as long as other methods, having five gradients a step."""
+CHOSEN = "chosen"
+ON_VALIDATION, ON_TEST = "validation", "tuning"
+"""Folders of the runs that hyper-parameters are chosen by: on validation data, and of old on the test sets."""
 LATEST = 9
 """Runs from which the next one's time is estimated."""
 
@@ -27,24 +32,23 @@ Say = Callable[[str], None]
 
 
 class Store:
-    """The results folder: one file an experiment or tuning group, and the choices; every run is found by its hash."""
+    """The results folder: files of runs by experiment and tuning group, and the choices; a run is found by its hash."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.lines: dict[str, Line] = {}
-        files = [f"{name}.jsonl" for name in EXPERIMENTS] + [f"tuning/{name}.jsonl" for name in TUNINGS]
-        for file in (folder / name for name in files):
-            self.lines |= {_key(line): line for line in read_results(file).values() if counts(line)}
-        self.choices: Choices = read_choices(folder / "chosen")
+        files = [f"{name}.jsonl" for name in EXPERIMENTS]
+        files += [f"{of}/{name}.jsonl" for of in (ON_VALIDATION, ON_TEST) for name in TUNINGS]
+        for file in files:
+            for part in parts_of(folder / file):
+                self.lines |= {key: line for key, line in Lines(part).read().items() if is_result(line)}
+        self.choices: Choices = read_choices(folder / CHOSEN)
+        self.earlier: Choices = read_choices(folder / CHOSEN / ON_TEST)
+        """choices that were made on the test sets, and have been made anew since"""
 
     def line(self, run: Run) -> Line | None:
         """A run's result, if it was run."""
         return self.lines.get(run.hash) if run.hash is not None else None
-
-
-def _key(line: Line) -> str:
-    """The hash of a line's specification as of now: an argument that has been added since counts with its default."""
-    return fingerprint(RunSpec.from_dict(line["spec"]))
 
 
 @dataclass(frozen=True)
@@ -83,31 +87,54 @@ class Runner:
         tuning = TUNINGS[group].part(wanted)
         if self._is_chosen(tuning):
             return
+        self._complete(tuning, say)
+        self._write_choices(TUNINGS[group], self.store.choices.get(group, {}), say)
+
+    def choose(self, group: str, *, say: Say) -> None:
+        """Choose all of a group's hyper-parameters on validation data; those of before stay until all are chosen."""
+        if group not in TUNINGS:
+            raise unknown("group", group, TUNINGS)
+        tuning, before = TUNINGS[group], self.store.choices.get(group, {})
+        self._complete(tuning, say)
+        folder = self.store.folder / CHOSEN
+        if any(tuning.basis(key, algorithm, self.store.lines) is Basis.TEST for key, algorithm in before.items()):
+            (folder / ON_TEST).mkdir(exist_ok=True)
+            (folder / f"{group}.toml").replace(folder / ON_TEST / f"{group}.toml")
+        self._write_choices(tuning, {}, say)
+        changed = [key for key, algorithm in before.items() if self.store.choices[group].get(key) != algorithm]
+        labels = ", ".join(METHODS[key].label for key in changed) or "none"
+        say(f"{group}: {len(changed)} of {len(before)} choices are others than before: {labels}")
+
+    def _complete(self, tuning: Tuning, say: Say) -> None:
         while todo := tuning.pending(self.store.lines):
-            self._sweep(f"tuning {group}", f"tuning/{group}.jsonl", todo, say)
-        say(f"hyper-parameters: {write_choices(self.store.folder / 'chosen', TUNINGS[group], self.store.lines)}")
-        self.store.choices = read_choices(self.store.folder / "chosen")
+            self._sweep(f"tuning {tuning.name}", f"{ON_VALIDATION}/{tuning.name}.jsonl", todo, say)
+
+    def _write_choices(self, tuning: Tuning, keep: Mapping[str, Arguments], say: Say) -> None:
+        folder = self.store.folder / CHOSEN
+        say(f"hyper-parameters: {write_choices(folder, tuning, self.store.lines, keep=keep)}")
+        self.store.choices = read_choices(folder)
 
     def _is_chosen(self, tuning: Tuning) -> bool:
         return set(tuning.methods) <= set(self.store.choices.get(tuning.name, ()))
 
     def _sweep(self, name: str, file: str, specs: list[RunSpec], say: Say) -> None:
-        todo = [s for s in specs if fingerprint(s) not in self.store.lines]
+        todo = [s for s in specs if s.identity not in self.store.lines]
         lines: list[Line] = []
 
         def on_line(line: Line) -> None:
             lines.append(line)
-            if counts(line):
+            if is_result(line):
                 self.store.lines[line["hash"]] = line
             else:
                 say(f"{line['hash']}: {line['error']}")
 
         # On a cluster the workers do not share this folder.
         unfinished = None if self.ray is not None else str(self.store.folder / ".unfinished")
-        how = functools.partial(measure.carry_out, unfinished=unfinished)
+        work = functools.partial(measure.run_to_line, unfinished=unfinished)
         path = self.store.folder / file
         done = len(specs) - len(todo)
-        run_sweep(todo, path, workers=self.workers, ray=self.ray, on_line=on_line, how=how, name=name, done=done)
+        run_missing(todo, path, workers=self.workers, ray=self.ray, on_line=on_line, work=work, name=name, done=done)
+        split_into_parts(path)
         raise_if_failed(lines, path, f"runs of {name}")  # also so that tuning does not ask for them for ever
 
     def status(self, names: Iterable[str] = EXPERIMENTS, part: Part | None = None) -> list[Status]:
@@ -124,38 +151,40 @@ class Runner:
                     rows.append(self._tuning_status(TUNINGS[group]))
             unique = list({r.identity: r for r in runs}.values())
             left = [r for r in unique if self.store.line(r) is None]
-            data = name.split("-")[0]
-            minutes = sum(self._minutes(r, experiment) for r in left if (data, r.identity) not in counted)
-            counted |= {(data, r.identity) for r in left}
+            minutes = sum(self._minutes(r, experiment) for r in left if (experiment.data, r.identity) not in counted)
+            counted |= {(experiment.data, r.identity) for r in left}
             rows.append(Status(name, experiment.title, len(unique) - len(left), len(unique), minutes))
         return rows
 
     def _tuning_status(self, tuning: Tuning) -> Status:
         total = tuning.estimate()
         title = f"hyper-parameters of {tuning.name}"
+        choices = self.store.choices.get(tuning.name, {})
         if self._is_chosen(tuning):
-            return Status(tuning.name, title, total, total, 0)
-        file = read_results(self.store.folder / "tuning" / f"{tuning.name}.jsonl")
+            bases = [tuning.basis(key, choices[key], self.store.lines) for key in tuning.methods]
+            if Basis.TEST not in bases:
+                return Status(tuning.name, title, total, total, 0)
+        file = Lines(self.store.folder / ON_VALIDATION / f"{tuning.name}.jsonl").read()
         full = tuning.rungs[-1].rounds
         done = sum(line["spec"]["run"]["rounds"] for line in file.values()) / full
         seconds = [(line["seconds"], line["spec"]["run"]["rounds"]) for line in file.values() if "summary" in line]
         each = sum(s for s, _ in seconds) / sum(r for _, r in seconds) * full / 60 if seconds else None
-        data = tuning.name.split("-")[0]
-        rough = ROUGH_MINUTES[data] * tuning.setting["epochs"] ** (0.5 if data == "synthetic" else 1)
+        rough = ROUGH_MINUTES[tuning.data] * tuning.epochs ** _growth(tuning.data)
         left = max(0.0, total - done)
         return Status(tuning.name, title, min(total - 1, round(done)), total, left * (each or rough))
 
     def _minutes(self, run: Run, experiment: Experiment) -> float:
         """A run's time by that of its like: the same data, epochs and method, or at least data and epochs."""
         epochs = str(run.setting.get("epochs"))
-        longer = PFEDME_LENGTH if "pfedme" in run.method else 1
+        longer = PFEDME_LENGTH if METHODS[run.method].family is Family.PFEDME else 1
         for method, factor in ((run.method, 1), ("", longer)):
             times = self._times.get((experiment.name, epochs, method))
             if times:
                 # The median, for a run that had to wait says nothing of the next one; of the last few, for programs
                 # become faster.
                 return factor * statistics.median(times[-LATEST:]) / 60
-        scale = run.setting.get("epochs", 1) ** 0.5 if experiment.name.startswith("synthetic") else 1
+        # Other experiments say their minutes for the one E that they have.
+        scale = run.setting["epochs"] ** _growth(experiment.data) if experiment.data is Dataset.SYNTHETIC else 1
         return experiment.minutes * scale * longer
 
     @functools.cached_property
@@ -172,6 +201,11 @@ class Runner:
                         like = (experiment.name, str(run.setting.get("epochs")), method)
                         times.setdefault(like, []).append(seconds)
         return times
+
+
+def _growth(data: Dataset) -> float:
+    """The power of E with which a run's time grows; a synthetic run is hardly more than what it is beside training."""
+    return 0.5 if data is Dataset.SYNTHETIC else 1
 
 
 def groups_of(experiment: Experiment, runs: Iterable[Run]) -> list[str]:

@@ -13,9 +13,9 @@ import numpy as np
 from fedbc import data, storage
 from fedbc.data.federation import Federation
 from fedbc.data.picture import class_counts
-from fedbc.experiments import sweep
 from fedbc.paper import theory, toy
 from fedbc.paper.catalogue import CLASSES, EXPONENTS
+from fedbc.runs import Lines
 
 Progress = Callable[[str, int, int], None]
 
@@ -36,14 +36,14 @@ class Study:
         path = folder / self.file
         if not path.exists():
             return 0
-        return self.total if path.suffix == ".json" else len(sweep.read_results(path))
+        return self.total if path.suffix == ".json" else len(Lines(path).read())
 
     def read(self, folder: Path) -> Any:
         """Its results; None where it was not run."""
         path = folder / self.file
         if not path.exists():
             return None
-        return json.loads(path.read_text()) if path.suffix == ".json" else list(sweep.read_results(path).values())
+        return json.loads(path.read_text()) if path.suffix == ".json" else list(Lines(path).read().values())
 
 
 def _write(path: Path, value: Any) -> None:
@@ -59,11 +59,12 @@ def _run_toy(path: Path, progress: Progress) -> None:
 
 
 def _run_theory(path: Path, progress: Progress) -> None:
-    known = sweep.read_results(path)
+    lines = Lines(path)
+    known = lines.read()
     every = {case.key: case for _, case in theory.cases()}
     for number, (key, case) in enumerate(every.items(), 1):
         if key not in known:
-            sweep.append_line(path, theory.carry_out(case))
+            lines.append(theory.run_case(case))
         progress("theory", number, len(every))
 
 
@@ -125,3 +126,4 @@ STUDIES = {
         ),
     )
 }
+"""Further computations, besides runs, that the report needs, by name."""

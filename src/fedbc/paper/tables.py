@@ -1,27 +1,41 @@
-"""The paper's tables, cell by cell: its number, ours, the difference, and whether two standard deviations cover it."""
+"""The paper's tables, cell by cell: its number, ours, the difference and its standard error.
+
+Two cells agree where the difference of their means is at most twice its standard error, of both means over seeds. A
+noisy mean agrees with much, so that the difference in points stands beside; a single seed has no error, and is not
+judged.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fedbc.paper import printed
 from fedbc.paper.catalogue import (
+    BELOW,
+    CHANGES,
     CLASSES,
     DRAWS,
     EPOCHS,
     EXPERIMENTS,
     EXPONENTS,
     ON_SHAKESPEARE,
+    SUSPICIONS,
+    Dataset,
     Setting,
     heading,
 )
-from fedbc.paper.found import Found
-from fedbc.paper.methods import METHODS
+from fedbc.paper.evidence import Evidence
+from fedbc.paper.methods import METHODS, Family, Protocol
+
+PAPERS_SEEDS = 5
+"""Runs behind each of the paper's standard deviations (its appendix)."""
+NEAR, FAR = 1.0, 3.0
+"""Points within which a number of ours is near the paper's, and beyond which it is far off."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +55,68 @@ class Cell:
         return None if self.mean is None or self.paper is None else self.mean - self.paper
 
     @property
-    def within(self) -> bool | None:
-        """Whether the difference is at most two standard deviations, the paper's and ours together."""
-        if self.difference is None or self.paper_deviation is None:
+    def error(self) -> float | None:
+        """The difference's standard error; None with fewer than two seeds."""
+        if self.difference is None or self.paper_deviation is None or self.deviation is None:
             return None
-        return abs(self.difference) <= 2 * math.hypot(self.paper_deviation, self.deviation or 0)
+        return math.hypot(self.paper_deviation / math.sqrt(PAPERS_SEEDS), self.deviation / math.sqrt(self.seeds))
+
+    @property
+    def within(self) -> bool | None:
+        """Whether the difference is at most twice its standard error; None where that is not known."""
+        if self.difference is None or self.error is None:
+            return None
+        return abs(self.difference) <= 2 * self.error
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The paper's cells of some tables under one protocol, and ours."""
+
+    cells: tuple[Cell, ...]
+    """those with a number of both"""
+
+    @property
+    def judged(self) -> int:
+        """How many have a standard error."""
+        return sum(c.within is not None for c in self.cells)
+
+    @property
+    def agree(self) -> int:
+        """How many of these agree."""
+        return sum(bool(c.within) for c in self.cells)
+
+    @property
+    def points(self) -> np.ndarray:
+        """How far off ours are, in the table's unit."""
+        return np.array([abs(c.difference) for c in self.cells if c.difference is not None])
+
+    def __add__(self, other: Compared) -> Compared:
+        return Compared(self.cells + other.cells)
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def in_words(self) -> str:
+        """How many there are, how many agree, and how far off they are."""
+        if not self.cells:
+            return "none"
+        seeds = [c.seeds for c in self.cells if c.within is not None]
+        agreeing = [c.difference for c in self.cells if c.within and c.difference is not None]
+        loose = sum(abs(d) > FAR for d in agreeing)
+        text = f"{len(self)} cells"
+        if seeds:
+            several = f"{min(seeds)}" + (f" to {max(seeds)}" if max(seeds) > min(seeds) else "")
+            text += (
+                f"; of the {self.judged} with several seeds ({several}, the paper {PAPERS_SEEDS}) "
+                f"{self.agree} agree within two standard errors"
+            )
+            text += f", {loose} of these though more than {FAR:g} points off" if loose else ""
+        return text + (
+            f"; all in all {(self.points <= NEAR).sum()} lie within {NEAR:g} point of the paper's number, "
+            f"{(self.points > FAR).sum()} more than {FAR:g} points off, half of them more than "
+            f"{np.median(self.points):.1f}"
+        )
 
 
 @dataclass(frozen=True)
@@ -54,10 +125,16 @@ class Row:
 
     group: str
     label: str
-    protocol: str
+    protocol: Protocol
     cells: tuple[Cell, ...]
     note: str = ""
-    control: bool = False
+    printed: str | None = None
+    """the paper's name for it; None for controls and variants, which the paper does not have"""
+
+    @property
+    def control(self) -> bool:
+        """Whether it is ours alone."""
+        return self.printed is None
 
     @property
     def was_run(self) -> bool:
@@ -106,10 +183,10 @@ class Table:
         parts = [f"{', '.join(groups)}, {what}" if any(groups) else what for what, groups in where.items()]
         return f"Left out, as nothing of them was run: {'. '.join(parts)}." if parts else ""
 
-    def compared(self, protocol: str) -> tuple[int, int]:
-        """Of the paper's cells: how many were run under a protocol, and how many of those agree."""
-        cells = [c for r in self.rows if r.protocol == protocol for c in r.cells if c.paper is not None]
-        return sum(c.mean is not None for c in cells), sum(bool(c.within) for c in cells)
+    def compared(self, protocol: Protocol) -> Compared:
+        """The paper's cells that were run under a protocol."""
+        rows = [r for r in self.rows if r.protocol == protocol]
+        return Compared(tuple(c for r in rows for c in r.cells if c.difference is not None))
 
 
 @dataclass(frozen=True)
@@ -122,11 +199,18 @@ class RowPlan:
     printed: str | None
     label: str
 
+    @property
+    def protocol(self) -> Protocol:
+        """The experiment's, but a variant of the reference's belongs to its own wherever it is run."""
+        own = METHODS[self.method].protocol
+        return own if own is Protocol.REFERENCE else EXPERIMENTS[self.experiment].protocol
+
 
 @dataclass(frozen=True)
-class Plan:
+class TablePlan:
     """How a table is made."""
 
+    kind: ClassVar[str] = "Table"
     name: str
     title: str
     source: str
@@ -143,19 +227,18 @@ class Plan:
         """The experiments whose runs it shows."""
         return tuple(dict.fromkeys(line.experiment for line in self.lines))
 
-    def build(self, found: Found) -> Table:
+    def build(self, found: Evidence) -> Table:
         """The table from what has been run."""
         rows = tuple(self._row(found, group, line) for group in self.groups for line in self.lines)
         columns = tuple(heading(c) for c in self.columns)
         return Table(self.name, self.title, columns, rows, self.unit, self.notes)
 
-    def _row(self, found: Found, group: Setting, line: RowPlan) -> Row:
+    def _row(self, found: Evidence, group: Setting, line: RowPlan) -> Row:
         method = METHODS[line.method]
         cells = tuple(self._cell(found, {**group, **column}, line) for column in self.columns)
-        protocol = "reference" if "reference" in f"{line.experiment} {line.method}" else "paper"
-        return Row(heading(group), line.label, protocol, cells, method.note, line.printed is None)
+        return Row(heading(group), line.label, line.protocol, cells, method.note, line.printed)
 
-    def _cell(self, found: Found, setting: dict[str, Any], line: RowPlan) -> Cell:
+    def _cell(self, found: Evidence, setting: dict[str, Any], line: RowPlan) -> Cell:
         values = [self.factor * v for v in found.values(line.experiment, line.method, line.column, **setting)]
         lines = found.lines(line.experiment, line.method, **setting)
         paper = printed.cell(self.source, line.printed, setting)
@@ -169,12 +252,16 @@ class Plan:
         )
 
 
+FINE_TUNED = "FedBC-FineTune"
+"""The paper's name for FedBC's own models after one more step."""
+
+
 def _lines(experiments: Iterable[str]) -> tuple[RowPlan, ...]:
     return tuple(
         RowPlan(name, key, "global_accuracy", METHODS[key].printed, METHODS[key].label)
         for name in experiments
         for key in EXPERIMENTS[name].methods
-        if not key.startswith("perfedbc")
+        if METHODS[key].family is not Family.PERFEDBC
     )
 
 
@@ -183,24 +270,27 @@ def _local_lines() -> tuple[RowPlan, ...]:
     for name, tuned in (
         ("cifar10-local-e5", "finetuned_accuracy"),
         ("cifar10-rates", ""),
+        ("cifar10-local-controls", "finetuned_accuracy"),
         ("cifar10-local-e5-reference", "finetuned_on_test_accuracy_weighted"),
     ):
         for key in EXPERIMENTS[name].methods:
             method = METHODS[key]
             lines.append(RowPlan(name, key, method.local, method.printed, method.label))
-            if key.startswith("fedbc"):
-                label = "FedBC-FineTune" + (", reference" if "reference" in key else "")
-                lines.append(RowPlan(name, key, tuned, "FedBC-FineTune", label))
+            if method.family is Family.FEDBC:
+                lines.append(RowPlan(name, key, tuned, FINE_TUNED, method.label.replace("FedBC", FINE_TUNED)))
+            if method.family is Family.FEDAVG:
+                lines[-1] = RowPlan(name, key, method.local, None, "FedAvg's own x_i")
+                lines.append(RowPlan(name, key, tuned, None, "FedAvg-FineTune"))
     return tuple(lines)
 
 
-def _image_plan(data: str, epochs: int) -> Plan:
-    shown = {"mnist": "MNIST", "cifar10": "CIFAR-10"}[data]
+def _image_table(data: Dataset, epochs: int) -> TablePlan:
     paper = f"{data}-e{epochs}"
-    rates = {"cifar10-e5": ("cifar10-rates",), "mnist-e5": ("mnist-weights",)}.get(paper, ())
-    return Plan(
+    rates = {Dataset.CIFAR10: ("cifar10-rates",), Dataset.MNIST: ("mnist-weights",)}[data] if epochs == 5 else ()
+    rates = (f"{data}-plain-e{epochs}", *rates)
+    return TablePlan(
         f"{data}-global-e{epochs}",
-        f"{shown}: global accuracy, E = {epochs}",
+        f"{data.shown}: global accuracy, E = {epochs}",
         f"{data}_global_e{epochs}",
         _lines((paper, *rates, f"{paper}-reference")),
         tuple({"exponent": e} for e in EXPONENTS),
@@ -217,19 +307,19 @@ _SHAKESPEARE_NOTE = (
 PLANS = {
     p.name: p
     for p in (
-        Plan(
+        TablePlan(
             "synthetic-global",
             "Synthetic data: global accuracy, 30 devices",
             "synthetic_global",
-            _lines(("synthetic",)),
+            _lines(("synthetic", "synthetic-consensus", "synthetic-plain")),
             tuple({"epochs": e} for e in EPOCHS),
             notes=(
                 "Our draw 1 of the data is not the paper's, so levels may differ; see the table of five draws.",
                 "FedAvg, FedProx and FedBC are alike in both protocols here but for FedBC's dual rate.",
             ),
         ),
-        _image_plan("cifar10", 5),
-        Plan(
+        _image_table(Dataset.CIFAR10, 5),
+        TablePlan(
             "cifar10-local-e5",
             "CIFAR-10: local accuracy, E = 5",
             "cifar10_local_e5",
@@ -238,11 +328,11 @@ PLANS = {
             tuple({"classes": c} for c in CLASSES),
             notes=("Under the reference protocol, adapted models have seen TEST data, and accuracy is by examples.",),
         ),
-        _image_plan("cifar10", 1),
-        _image_plan("mnist", 1),
-        _image_plan("mnist", 5),
+        _image_table(Dataset.CIFAR10, 1),
+        _image_table(Dataset.MNIST, 1),
+        _image_table(Dataset.MNIST, 5),
         *(
-            Plan(
+            TablePlan(
                 f"shakespeare-{name}",
                 f"Shakespeare: {title}",
                 "shakespeare_global",
@@ -269,12 +359,12 @@ PLANS = {
 }
 
 
-def build_tables(found: Found) -> dict[str, Table]:
+def build_tables(found: Evidence) -> dict[str, Table]:
     """Every table of accuracies."""
     return {name: plan.build(found) for name, plan in PLANS.items()}
 
 
-def partition_rows(found: Found) -> list[dict[str, Any]]:
+def partition_rows(found: Evidence) -> list[dict[str, Any]]:
     """The class partitions beside the paper's; `ours` is None before the study was run."""
     ours = found.studies["partitions"]
     rows = []
@@ -289,7 +379,7 @@ def _pairs(rows: list[dict[str, Any]]) -> list[list[int]] | None:
     return rows[0]["devices_by_class_count"] if rows else None
 
 
-def size_rows(found: Found) -> list[dict[str, Any]]:
+def size_rows(found: Evidence) -> list[dict[str, Any]]:
     """The smallest and largest device beside the paper's."""
     ours = found.studies["partitions"]
     rows = []
@@ -307,7 +397,31 @@ def size_rows(found: Found) -> list[dict[str, Any]]:
     return rows
 
 
-def draws_table(found: Found) -> list[dict[str, Any]]:
+def suspicion_rows(found: Evidence) -> list[dict[str, Any]]:
+    """Why our level with one class a device is below the paper's: what each suspicion changes, in points."""
+    source, paper_name = "cifar10_global_e5", METHODS["fedavg"].printed
+    paper = printed.cell(source, paper_name, BELOW)
+    base = found.mean(SUSPICIONS, "fedavg", suspicion="none")
+    rows: list[dict[str, Any]] = []
+    if base is None or paper is None:
+        return rows
+    first = found.first(SUSPICIONS, "fedavg", suspicion="none")
+    if first is not None:
+        best = max(first["curves"]["global_accuracy"])
+        rows.append({"suspicion": "best round instead of the last ones", "accuracy": 100 * best})
+    for name in CHANGES:
+        lines = found.lines(SUSPICIONS, "fedavg", suspicion=name)
+        value = found.mean(SUSPICIONS, "fedavg", suspicion=name)
+        rows.append({"suspicion": name, "accuracy": None if value is None else 100 * value, "run": bool(lines)})
+    for row in rows:
+        known = row["accuracy"] is not None
+        row["effect"] = row["accuracy"] - 100 * base if known else None
+        row["left"] = paper["mean"] - row["accuracy"] if known else None
+        row["state"] = "" if known else "diverged" if row.get("run") else "not run"
+    return rows
+
+
+def draws_table(found: Evidence) -> list[dict[str, Any]]:
     """Five draws of the synthetic data, E = 5: how levels and gains depend on the draw."""
     rows = []
     for key in EXPERIMENTS["synthetic-draws"].methods:

@@ -23,6 +23,11 @@ CURVATURES = np.array([[[1.0, 0.0], [0.0, 0.05]], [[0.06, 0.02], [0.02, 0.9]]])
 START = np.array([-0.6, -1.2])
 ROUNDS, STEPS, RATE = 300, 50, 0.2
 TOLERANCES = (0.0, 0.01, 0.1, 1.0)
+FEDAVG, LEARNED = "FedAvg", "FedBC, gamma learned"
+FIXED = {tolerance: f"FedBC, gamma = {tolerance:g}" for tolerance in TOLERANCES}
+CONSENSUS = FIXED[0.0]
+TOLERANT = (*(name for tolerance, name in FIXED.items() if tolerance > 0), LEARNED)
+"""The names of the walks: FedAvg's, and FedBC's by tolerance, of which `TOLERANT` are above zero."""
 
 
 def federation() -> fedbc.data.Federation:
@@ -54,10 +59,10 @@ def optimum() -> np.ndarray:
 
 def methods() -> dict[str, fedbc.Algorithm]:
     """What the picture compares."""
-    out: dict[str, fedbc.Algorithm] = {"FedAvg": fedbc.FedAvg(lr=RATE)}
-    for tolerance in TOLERANCES:
-        out[f"FedBC, gamma = {tolerance:g}"] = fedbc.FedBC(lr=RATE, dual_lr=0.02, tolerance=tolerance)
-    out["FedBC, gamma learned"] = fedbc.FedBC(lr=RATE, dual_lr=0.02)
+    out: dict[str, fedbc.Algorithm] = {FEDAVG: fedbc.FedAvg(lr=RATE)}
+    for tolerance, name in FIXED.items():
+        out[name] = fedbc.FedBC(lr=RATE, dual_lr=0.02, tolerance=tolerance)
+    out[LEARNED] = fedbc.FedBC(lr=RATE, dual_lr=0.02)
     return out
 
 
@@ -65,9 +70,7 @@ def walk(algorithm: fedbc.Algorithm, rounds: int = ROUNDS) -> dict[str, Any]:
     """The path of z, where the local models end, and how far z is from the best."""
     run = Simulation(algorithm, plane(), federation(), Settings(epochs=STEPS, batch_size=None, evaluate=("global",)))
     path = [START]
-    for _ in range(rounds):
-        run.advance()
-        path.append(np.asarray(algorithm.global_model(run.server)))
+    run.go(rounds, on_round=lambda _: path.append(np.asarray(algorithm.global_model(run.server))))
     z, best = path[-1], optimum()
     own = np.asarray(jax.tree.leaves(run.result().local_models)[0])
     local = [0.5 * (x - a) @ A @ (x - a) for x, a, A in zip(own, CENTRES, CURVATURES, strict=True)]

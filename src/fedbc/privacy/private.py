@@ -30,11 +30,11 @@ import jax
 import jax.numpy as jnp
 
 from fedbc import checks, trees
-from fedbc.algorithms import fedbc, weighted
-from fedbc.algorithms.base import Algorithm, Context, Finished, Loss, Params, Scalar, parameter
+from fedbc.algorithms import multiplied, weighted
+from fedbc.algorithms.base import Algorithm, Context, Finished, Params, Scalar, parameter
 from fedbc.algorithms.fedavg import FedAvg
 from fedbc.algorithms.fedbc import FedBC
-from fedbc.algorithms.finetune import FineTune
+from fedbc.algorithms.wrapping import Wrapping
 from fedbc.errors import InputError
 from fedbc.privacy.mechanism import Mechanism, Share
 
@@ -44,16 +44,6 @@ class Device(NamedTuple):
 
     inner: Any
     key: jax.Array
-
-    @property
-    def multiplier(self) -> Scalar:
-        """lambda_i, where the wrapped method has one."""
-        return self.inner.multiplier
-
-    @property
-    def tolerance(self) -> Scalar:
-        """gamma_i, where the wrapped method has one."""
-        return self.inner.tolerance
 
 
 class Carry(NamedTuple):
@@ -65,12 +55,11 @@ class Carry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Private(Algorithm):
+class Private(Wrapping):
     """A method whose devices clip what they send, and add noise to it."""
 
     name: ClassVar[str] = "private"
 
-    algorithm: Algorithm
     clip: float
     noise_multiplier: float
     largest_weight: float | None = parameter(None, "bound on a device's weight, unless weights='uniform' (b)")
@@ -85,58 +74,20 @@ class Private(Algorithm):
         """Clipping and noise of one round."""
         return mechanism_for(self.algorithm, self.clip, self.noise_multiplier, self.largest_weight)
 
-    @property
-    def batches(self) -> int:  # type: ignore[override]
-        """As the wrapped method's."""
-        return self.algorithm.batches
-
-    def hyperparameters(self) -> dict[str, Any]:
-        """The wrapped method's own are under `algorithm`."""
-        inner = {"name": self.algorithm.name, **self.algorithm.hyperparameters()}
-        return super().hyperparameters() | {"algorithm": inner}
-
-    def check_population(self, devices: int) -> None:
-        """As the wrapped method does."""
-        self.algorithm.check_population(devices)
-
     def check_summand(self, summand: Share, examples: int) -> None:
         """The device counts once; its noise may have carried all else anywhere."""
         del examples
         if float(summand.devices) != 1:
             raise InputError(f"it counts as {float(summand.devices):g} devices")
 
-    def fine_tune(self) -> FineTune | None:
-        """As the wrapped method does."""
-        return self.algorithm.fine_tune()
-
-    def init_server(self, params: Params) -> Any:
-        """The wrapped method's state."""
-        return self.algorithm.init_server(params)
-
-    def global_model(self, server: Any) -> Params:
-        """z"""
-        return self.algorithm.global_model(server)
-
-    def broadcast(self, server: Any) -> Params:
-        """z"""
-        return self.algorithm.broadcast(server)
-
     def init_device(self, params: Params, context: Context) -> Device:
         """The wrapped method's state, and a key of the device's own."""
         key = jax.random.fold_in(jax.random.key(self.noise_seed), context.index)
         return Device(self.algorithm.init_device(params, context), jax.random.key_data(key))
 
-    def local_model(self, device: Device) -> Params:
-        """x_i, neither clipped nor with noise: it stays on the device"""
-        return self.algorithm.local_model(device.inner)
-
     def begin(self, message: Params, device: Device, context: Context) -> Carry:
         """As the wrapped method does."""
         return Carry(self.algorithm.begin(message, device.inner, context), message, device.key)
-
-    def step(self, loss: Loss, carry: Carry, batch: object) -> Carry:
-        """As the wrapped method does."""
-        return carry._replace(inner=self.algorithm.step(loss, carry.inner, batch))
 
     def finish(self, carry: Carry) -> Finished:
         """The wrapped method's end, its summand clipped and with noise."""
@@ -161,6 +112,8 @@ def mechanism_for(
     if isinstance(algorithm, FedBC):
         if largest_weight is not None:
             raise InputError("largest_weight does not apply to FedBC: its weights are bounded by lambda_max")
+        if algorithm.server == "all":
+            raise InputError("private FedBC needs server='sampled': with 'all' devices send changes only")
         if algorithm.lambda_min <= 0:
             raise InputError(f"private FedBC needs lambda_min > 0 (it is {algorithm.lambda_min:g}), for example 0.01")
         if algorithm.lambda_max == float("inf"):
@@ -185,7 +138,7 @@ def mechanism_for(
 
 def model_and_weight(summand: Any) -> tuple[Params, Scalar]:
     """x_i and its weight, from the summand of FedBC or of a FedAvg-type method."""
-    if isinstance(summand, fedbc.Total):
+    if isinstance(summand, multiplied.Total):
         return summand.plain, summand.weight
     return weighted.average(summand), summand.weight
 
@@ -194,5 +147,5 @@ def _total(algorithm: Algorithm, models: Params, weight: Scalar, devices: Scalar
     """The sum in the wrapped method's own form."""
     if isinstance(algorithm, FedBC):
         # The plain sum is for Σ lambda_i = 0 only, which lambda_min > 0 excludes.
-        return fedbc.Total(models, weight, trees.zeros_like(models), jnp.asarray(devices))
+        return multiplied.Total(models, weight, trees.zeros_like(models), jnp.asarray(devices))
     return weighted.Mean(models, weight)

@@ -11,19 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from fedbc import storage
+from fedbc.drawing import COLOURS, FAINT, INK, MORE, need
 from fedbc.errors import InputError
-from fedbc.experiments.plots import COLOURS
-
-COLOURS_ON_DARK = ["#2B8FD0", *COLOURS[1:-1], "#F0F0F0"]
-"""The same palette where its black would not be seen, and its blue hardly."""
 
 FIGURE_WIDTH = 560
 """Of a PNG or SVG, in pixels; in a page a chart is as wide as its place."""
 
+APART: dict[str, Any] = {"labelOverlap": "greedy", "labelSeparation": 6}
+"""Numbers on an axis that would touch are left out, as in page.js."""
+
 LETTERS: dict[str, Any] = {"labelFontSize": 11, "titleFontSize": 12}
 """Sizes of letters in charts, as in page.js."""
-
-_INK, _FAINT = "#1d2733", "#d8dee4"
 
 
 @dataclass(frozen=True)
@@ -56,8 +54,7 @@ class Chart:
 
 
 def _plain(chart: Any) -> dict[str, Any]:
-    import altair
-
+    altair = need("altair")
     # A report's data are as long as its runs: Altair's limit is meant for notebooks.
     with altair.data_transformers.enable("default", max_rows=None):
         spec = chart.to_dict()
@@ -67,8 +64,7 @@ def _plain(chart: Any) -> dict[str, Any]:
 
 def write_figure(chart: Chart, folder: Path) -> list[Path]:
     """Write a chart as a PNG and an SVG file in light colours, named after it."""
-    import vl_convert
-
+    vl_convert = need("vl_convert", "altair")
     spec = chart.specification() | {"background": "white"}
     if spec.get("width") == "container":
         spec["width"] = FIGURE_WIDTH
@@ -86,30 +82,27 @@ def write_figure(chart: Chart, folder: Path) -> list[Path]:
 
 def light_config() -> dict[str, Any]:
     """The look of charts on white; page.js makes the same from the page's colours."""
-    words = {"labelColor": _INK, "titleColor": _INK, "titleFontWeight": "normal", **LETTERS}
+    words = {"labelColor": INK, "titleColor": INK, "titleFontWeight": "normal", **LETTERS}
     return {
         "font": "sans-serif",
-        "range": {"category": COLOURS, "heatmap": ["#f5f7f9", "#0b5cad"]},
+        "range": {"category": [*COLOURS, *MORE], "heatmap": ["#f5f7f9", "#0b5cad"]},
         "view": {"stroke": None},
-        "axis": {**words, "gridColor": _FAINT, "domainColor": _FAINT, "tickColor": _FAINT},
+        "axis": {**words, "gridColor": FAINT, "domainColor": FAINT, "tickColor": FAINT, **APART},
         "legend": {**words, "orient": "top", "title": None},
-        "title": {"color": _INK, "anchor": "start", "fontSize": 14},
-        "rule": {"color": _INK},
-        "text": {"color": _INK},
+        "title": {"color": INK, "anchor": "start", "fontSize": 14},
+        "rule": {"color": INK},
+        "text": {"color": INK},
     }
 
 
 @functools.cache
 def javascript() -> str:
     """Vega, Vega-Lite and vega-embed, to be inlined in a page once."""
-    import vl_convert
-
+    vl_convert = need("vl_convert", "altair")
     bundle: Any = vl_convert.javascript_bundle  # its annotation asks for a snippet, without which it sets `vegaEmbed`
     return bundle(vl_version=_grammar()).replace("</script", "<\\/script")
 
 
 def _grammar() -> str:
     """Altair's version of Vega-Lite, as vl-convert names it."""
-    import altair
-
-    return ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+    return ".".join(need("altair").SCHEMA_VERSION.removeprefix("v").split(".")[:2])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from fedbc import checks, drawing, progress, storage
 from fedbc.data.federation import Federation
 from fedbc.errors import InputError
 from fedbc.models.base import Model
-from fedbc.reports.tables import SCORES, Column, Table
-from fedbc.simulation.result import Result, load
+from fedbc.personalization import Personalized, personalize
+from fedbc.personalization import advice_table as advice_of
+from fedbc.reports import comparable
+from fedbc.reports.comparable import built_part, measured_on, seed_of, validation_of
+from fedbc.reports.tables import Column, Table, shown_scores
+from fedbc.runs import MethodRuns, RunSpec, load
+from fedbc.simulation.metrics import has_accuracy
+from fedbc.simulation.result import Result
 
 if TYPE_CHECKING:
     from fedbc.reports.charts import Chart
@@ -41,6 +48,8 @@ class Comparison:
     """of each method; without federation and models there are no accuracies of single devices"""
     failures: Sequence[str] = ()
     """what became of runs that are missing"""
+    personal: Mapping[str, Sequence[Personalized]] = field(default_factory=dict, repr=False)
+    """each run personalised, if that was asked for"""
 
     @property
     def names(self) -> list[str]:
@@ -49,14 +58,14 @@ class Comparison:
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """One row a run: method, seed and the run's summary."""
+        """One row per run: method, seed and the run's summary."""
         return pd.DataFrame(
             [{"method": name, "seed": seed_of(r), **r.summary()} for name, rs in self.methods.items() for r in rs]
         )
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """One row a method: means over its seeds, and standard deviations in columns that end in `_std`."""
+        """One row per method: means over its seeds, and standard deviations in columns that end in `_std`."""
         rows = []
         for name in self.names:
             own = self.runs[self.runs["method"] == name].drop(columns=["method", "seed"])
@@ -67,14 +76,14 @@ class Comparison:
     @property
     def summary(self) -> Table:
         """The table as it is shown: the scores that some method has."""
-        shown = [c for c in SCORES if c.key in self.table and self.table[c.key].notna().any()]
+        shown = shown_scores(self.table)
         columns = [Column("method", "method"), Column("seeds", "seeds", 0)]
         columns += [Column(c.key, c.heading, c.digits, _spread_of(c), c.factor) for c in shown]
         last = f"Means over the last {self.last} rounds" if self.last else "Last rounds"
         caption = (
-            f"{last}, ± standard deviation over seeds. Global accuracy: the global model z on all devices' test sets; "
-            "local: each device's own model x_i on its own; variance and worst device: z on each device's test set. A "
-            "difference within two standard deviations of it over seeds is called within the spread."
+            f"{last}, ± standard deviation over seeds. Global: the global model z on all devices' {self.sets} sets; "
+            "local: each device's own model xᵢ on its own; variance and worst device: z on each device's own. A "
+            "difference within twice its error, from seeds and from finite test sets, is not called clear."
         )
         return Table("summary", "The methods in numbers", self.table, columns, caption)
 
@@ -88,25 +97,80 @@ class Comparison:
         """What differs, in plain words."""
         from fedbc.reports.differences import sentences
 
-        return sentences(self.runs, self.names)
+        return sentences(self.runs, self.names, self._tested)
+
+    @cached_property
+    def differences(self) -> pd.DataFrame:
+        """How far each score's best method is ahead of the others, the errors of that, and whether it is clear."""
+        from fedbc.reports.differences import table
+
+        return table(self.runs, self.names, self._tested)
+
+    def personalized(self, folder: str | Path | None = None, **how: Any) -> Comparison:
+        """The comparison with each run's models personalised (`fedbc.personalize`), for `advice` and the page.
+
+        folder: keeps the work, so that the same call goes on; `how` is passed to `fedbc.personalize`.
+        """
+        if self.federation is None or not self.model:
+            raise InputError("the runs do not say how to build their data and model: give federation= and model=")
+        federation, model = self.federation, self.model
+        found = {}
+        for name, results in self.methods.items():
+            places = [None if folder is None else Path(folder) / f"{name}-seed-{seed_of(r)}" for r in results]
+            found[name] = [
+                personalize(result, model[name], federation, checkpoint=place, **how)
+                for result, place in zip(results, places, strict=True)
+            ]
+        return replace(self, personal=found)
+
+    @cached_property
+    def advice(self) -> pd.DataFrame:
+        """One row per method and device: what z, x_i, a model trained alone and the personalised model get right on its
+        test set, the paired difference between the last and z, and what to use. Personalises, if that was not done."""
+        if not self.personal:
+            return self.personalized().advice
+        parts = [advice_of(runs).assign(method=name) for name, runs in self.personal.items()]
+        frame = pd.concat(parts, ignore_index=True)
+        return frame[["method", *(c for c in frame.columns if c != "method")]]
+
+    @property
+    def _tested(self) -> pd.DataFrame | None:
+        """The accuracies of single devices, where they are known."""
+        return self.devices if self.federation is not None and self.model else None
+
+    @property
+    def algorithms(self) -> dict[str, str]:
+        """What each method runs: its colour goes by it."""
+        return {name: str(rs[0].spec.get("algorithm", {}).get("name", name)) for name, rs in self.methods.items()}
+
+    @property
+    def sets(self) -> str:
+        """What the scores are of: "test" or "validation" sets."""
+        return "test" if validation_of(next(iter(self.methods.values()))[0]) is None else "validation"
+
+    @property
+    def has_accuracy(self) -> bool:
+        """Whether answers are right or wrong; if not, as in regression, losses are compared."""
+        return has_accuracy(self.table)
 
     @cached_property
     def devices(self) -> pd.DataFrame:
-        """One row a method, seed and device: accuracies after the last round, duals, drift, shares in the mean."""
-        from fedbc.reports.bydevice import device_rows, scorers
+        """One row per method, seed and device: scores after the last round, duals, drift, shares in the mean."""
+        from fedbc.reports.device_rows import Scorers, device_rows
 
-        scored = scorers(self.federation, self.model or {})
-        parts = [
-            device_rows(r, self.federation, scored.get(name)).assign(method=name, seed=seed_of(r))
-            for name, results in self.methods.items()
-            for r in results
-        ]
+        scorers = Scorers(self.model or {})
+        parts = []
+        for name, results in self.methods.items():
+            for r in results:
+                own = measured_on(r, self.federation) if self.federation is not None else None
+                parts.append(device_rows(r, own, scorers.of(name, own)).assign(method=name, seed=seed_of(r)))
         frame = pd.concat(parts, ignore_index=True)
         return frame[["method", "seed", *(c for c in frame.columns if c not in ("method", "seed"))]]
 
     def page(self) -> Page:
         """The whole comparison as a page."""
-        from fedbc.reports.comparisonpage import page
+        drawing.need()
+        from fedbc.reports.comparison_page import page
 
         return page(self)
 
@@ -117,12 +181,13 @@ class Comparison:
 
     def write(self, folder: str | Path) -> Path:
         """Write index.html, figures/ (PNG, SVG) and tables/ (CSV, LaTeX) into a folder; the page's path is returned."""
-        from fedbc.reports.comparisonpage import write
+        from fedbc.reports.comparison_page import write
 
+        _mark(Path(folder), self)
         return write(self, Path(folder))
 
     def _repr_html_(self) -> str:
-        from fedbc.reports.comparisonpage import notebook_html
+        from fedbc.reports.comparison_page import notebook_html
 
         return notebook_html(self)
 
@@ -137,24 +202,95 @@ def compare(
     *,
     federation: Federation | None = None,
     model: Model | None = None,
+    any_rounds: bool = False,
 ) -> Comparison:
     """Compare runs of several methods on one federation.
+
+    Runs that diverged are left out, and said to be.
 
     results: for each method its result, or several with different seeds; or a plain list, whose runs are put together
         where they differ in nothing but the seed. A folder's path stands for the run in it.
     federation, model: what the runs were made with. Needed for accuracies of single devices and the partition's
         picture where the runs' specifications do not say how to build them, as with your own data.
+    any_rounds: whether runs of unequal length may be compared.
     """
     if isinstance(results, Mapping):
         methods = {str(name): _loaded(given) for name, given in results.items()}
     else:
-        methods = grouped(_loaded(results))
+        loaded = _loaded(results)
+        methods = grouped([r for r in loaded if r.diverged is None])
+        for result in loaded:
+            if result.diverged is not None:  # its rounds are of no account: it goes by its algorithm's name
+                methods.setdefault(_absent(result, methods), []).append(result)
     if not methods or not all(methods.values()):
-        raise InputError(f"results={results!r} is not accepted: give at least one result")
-    check_same_federation({name: r for name, rs in methods.items() for r in rs[:1]} | _numbered(methods))
-    built = federation if federation is not None else built_part(next(iter(methods.values()))[0], "data")
+        raise InputError("results is not accepted: give at least one result for each method")
+    methods, failures = comparable.without_diverged(methods)
+    comparable.check_comparable(methods, any_rounds=any_rounds)
+    runs = [r for rs in methods.values() for r in rs]
+    if federation is not None:
+        comparable.check_is_theirs(federation, runs)
+    if model is not None:
+        for name, rs in methods.items():
+            comparable.check_fits(model, rs[0], name)
+    built = federation if federation is not None else built_part(runs[0], "data")
     models = dict.fromkeys(methods, model) if model is not None else built_models(methods)
-    return Comparison(methods, built, models)
+    return Comparison(methods, built, models, failures)
+
+
+MARK = "comparison.json"
+"""Tells a folder with a comparison from any other; it may be written anew."""
+
+
+def is_comparison(folder: Path) -> bool:
+    """Whether a folder holds a comparison, which may be written anew."""
+    return (folder / MARK).exists()
+
+
+def _mark(target: Path, comparison: Comparison | None) -> None:
+    """Say, before the rest is written, that the folder is a comparison's; and when it is done, which runs are in it."""
+    specs = [] if comparison is None else [r.spec for rs in comparison.methods.values() for r in rs]
+    with storage.explained(target):
+        target.mkdir(parents=True, exist_ok=True)
+    storage.write_atomically(target / MARK, storage.to_json({"runs": specs}))
+
+
+def run_comparison(
+    specs: Mapping[str, RunSpec],
+    folder: str | Path,
+    *,
+    seeds: int = 1,
+    workers: int | None = None,
+    ray: str | None = None,
+    quiet: bool = False,
+) -> Comparison:
+    """Run methods on one federation, with several seeds each, and compare them.
+
+    specs: one specification per method, by the name to show.
+    folder: where the runs are kept; what is finished there is used again, what was begun goes on.
+    seeds: how many, from each specification's own on.
+    workers, ray, quiet: as in `fedbc.sweep`.
+    """
+    checks.integer("seeds", seeds, at_least=1)
+    if workers is not None:
+        checks.integer("workers", workers, at_least=1)
+    target = Path(folder)
+    first = next(iter(specs.values()))
+    federation, model = first.build_part("data"), first.build_part("model")
+    for spec in specs.values():
+        spec.check(spec.build_part("algorithm"), model, federation)
+    methods = {name: [spec.with_seed(spec.seed + i) for i in range(seeds)] for name, spec in specs.items()}
+    if not is_comparison(target):
+        storage.refuse_existing(target)
+        _mark(target, None)
+    kept = MethodRuns(target / "runs")
+    with progress.shown(quiet=quiet) as display:
+        every = [spec for several in methods.values() for spec in several]
+        failures = kept.run(every, workers=workers, ray=ray, say=display.say)
+    results = kept.results(methods)
+    if not results:
+        raise InputError(f"no run came to its end, so there is nothing to compare: {failures[0]}")
+    comparable.check_comparable(results)
+    return Comparison(results, federation, dict.fromkeys(results, model), failures)
 
 
 def _loaded(given: Given | Sequence[Given]) -> list[Result]:
@@ -162,13 +298,9 @@ def _loaded(given: Given | Sequence[Given]) -> list[Result]:
     return [g if isinstance(g, Result) else load(g) for g in several]
 
 
-def _numbered(methods: Mapping[str, Sequence[Result]]) -> dict[str, Result]:
-    return {f"{name}, seed {seed_of(r)}": r for name, rs in methods.items() for r in rs[1:]}
-
-
-def seed_of(result: Result) -> int:
-    """The run's seed."""
-    return int(result.spec["run"].get("seed", 0))
+def _absent(result: Result, taken: Mapping[str, object]) -> str:
+    name = str(result.spec.get("algorithm", {}).get("name", "a run"))
+    return f"{name}, another run" if name in taken else name
 
 
 def grouped(results: Sequence[Result]) -> dict[str, list[Result]]:
@@ -203,39 +335,6 @@ def _labels(settings: list[dict[str, Any]]) -> list[str]:
         keys = [k for k in own if len({str(s.get(k)) for s in same}) > 1]
         labels.append(", ".join([algorithm, *(f"{k.split('.', 1)[1]} {own[k]}" for k in keys)]))
     return labels
-
-
-def check_same_federation(results: Mapping[str, Result]) -> None:
-    """Runs on different data cannot be compared: an InputError that says in what they differ."""
-    tables = {name: dict(r.spec.get("data", {})) for name, r in results.items()}
-    if len({"checksum" in table for table in tables.values()}) > 1:
-        tables = {name: _by_checksum(results[name], table) for name, table in tables.items()}
-    (first, one), *others = tables.items()
-    for name, table in others:
-        for key in dict.fromkeys([*one, *table]):
-            if one.get(key) != table.get(key):
-                raise InputError(
-                    f"{first} and {name} were run on different federations: data {key} is {one.get(key)!r} and "
-                    f"{table.get(key)!r}; compare runs on one federation"
-                )
-
-
-def _by_checksum(result: Result, table: dict[str, Any]) -> dict[str, Any]:
-    """The simulator's own description of the data, where a run folder names them."""
-    from fedbc.simulation.simulate import checksum
-
-    built = built_part(result, "data") if "checksum" not in table else None
-    return {"checksum": checksum(built) if built is not None else table.get("checksum")}
-
-
-def built_part(result: Result, part: str) -> Any:
-    """The data or the model that a run's specification names; None where it only describes them."""
-    from fedbc.experiments.spec import RunSpec
-
-    try:
-        return RunSpec.from_dict(result.spec).build_part(part)
-    except InputError:
-        return None
 
 
 def built_models(methods: Mapping[str, Sequence[Result]]) -> dict[str, Model] | None:

@@ -1,19 +1,28 @@
-"""What differs between methods, in plain words, and whether it is more than the spread over seeds."""
+"""What differs between methods, in plain words, and whether it is more than seeds and finite test sets explain.
+
+A difference has two errors. The seeds': its standard deviation over seeds, taken seed by seed where methods share them.
+The test sets': they are samples, and other ones would give other numbers. That error is paired, for all methods answer
+the same examples, and clustered by device, for a device's examples stand or fall together: with d_i the difference on
+device i and w_i its share of the score,
+
+    error² = D/(D - 1) Σ_i w_i² (d_i - d)²,    d = Σ_i w_i d_i,    over the D devices with test examples
+
+w_i is 1/D for local accuracy, a mean over devices, and the device's share of the test examples for global accuracy.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from fedbc.simulation.metrics import has_accuracy
+
 BEYOND = 2.0
-"""A difference within so many standard deviations of it, over seeds, lies within the spread."""
-
-
-VISIBLE = 0.05
-"""Smaller differences are not seen in the numbers that are shown."""
+"""A difference within so many times its error is not clear."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +35,31 @@ class Score:
     unit: str
     factor: float
     higher_is_better: bool = True
+    mean_unit: str = " %"
+    digits: int = 1
+    by_examples: bool | None = None
+    """whether devices weigh by their test examples, or each the same; None where it is no mean over devices"""
+
+    @property
+    def visible(self) -> float:
+        """Smaller differences are not seen in the numbers that are shown."""
+        return 0.5 * 10.0**-self.digits
+
+    def number(self, value: float) -> str:
+        """As it is shown."""
+        return f"{value:.{self.digits}f}"
 
 
 SCORES = (
-    Score("global_accuracy", "the most accurate global model", "points", 100),
-    Score("local_accuracy", "the most accurate local models", "points", 100),
+    Score("global_accuracy", "the most accurate global model", "points", 100, by_examples=True),
+    Score("local_accuracy", "the most accurate local models", "points", 100, by_examples=False),
     Score("worst_decile_accuracy", "the best global model for the tenth of devices served worst", "points", 100),
 )
+LOSSES = (
+    Score("global_test_loss", "the global model of lowest test loss", "", 1, False, "", 3, by_examples=True),
+    Score("local_test_loss", "the local models of lowest test loss", "", 1, False, "", 3, by_examples=False),
+)
+"""For where answers are not right or wrong."""
 
 
 @dataclass(frozen=True)
@@ -43,66 +70,135 @@ class Lead:
     difference: float
     deviation: float
     """over seeds; NaN with one seed"""
+    score: Score
+    test_error: float = np.nan
+    """from the finite test sets; NaN where it is not known"""
+
+    @property
+    def error(self) -> float:
+        """Of seeds and test sets together; NaN with one seed."""
+        return float(np.hypot(self.deviation, 0 if np.isnan(self.test_error) else self.test_error))
 
     @property
     def is_clear(self) -> bool:
-        """Whether it is beyond the spread over seeds."""
-        return abs(self.difference) > BEYOND * self.deviation
+        """Whether it is beyond its error."""
+        return abs(self.difference) > BEYOND * self.error
 
     def __str__(self) -> str:
-        spread = "" if np.isnan(self.deviation) else f" ± {self.deviation:.1f}"
-        return f"{self.other} by {self.difference:.1f}{spread}"
+        spread = "" if np.isnan(self.error) else f" ± {self.score.number(self.error)}"
+        return f"{self.other} by {self.score.number(self.difference)}{spread}"
 
 
-def sentences(runs: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    """A sentence or two a score; none where there is nothing to compare."""
-    said = [_sentence(runs, names, score) for score in SCORES if score.column in runs]
+def sentences(runs: pd.DataFrame, names: Sequence[str], devices: pd.DataFrame | None = None) -> list[str]:
+    """A sentence or two a score; none where there is nothing to compare.
+
+    devices: accuracies by method, seed and device, for the error of the test sets.
+    """
+    scores = SCORES if has_accuracy(runs) else LOSSES
+    said = [_sentence(runs, names, score, devices) for score in scores if score.column in runs]
     return [s for s in said if s]
 
 
-def leads(runs: pd.DataFrame, names: Sequence[str], score: Score) -> tuple[str, float, list[Lead]] | None:
+def table(runs: pd.DataFrame, names: Sequence[str], devices: pd.DataFrame | None = None) -> pd.DataFrame:
+    """One row per score and method that is behind: the difference, its errors, and whether it is clear."""
+    rows = []
+    for score in SCORES if has_accuracy(runs) else LOSSES:
+        found = leads(runs, names, score, devices) if score.column in runs else None
+        rows += [_row(score, found[0], lead) for lead in found[2]] if found is not None else []
+    return pd.DataFrame(rows)
+
+
+def _row(score: Score, best: str, lead: Lead) -> dict[str, Any]:
+    return {
+        "score": score.column,
+        "best": best,
+        "other": lead.other,
+        "difference": lead.difference,
+        "seeds": lead.deviation,
+        "test_sets": lead.test_error,
+        "error": lead.error,
+        "verdict": _verdict(lead),
+    }
+
+
+def _verdict(lead: Lead) -> str:
+    if np.isnan(lead.deviation):
+        return "one seed: cannot be told"
+    return "clear" if lead.is_clear else "no clear difference"
+
+
+def leads(
+    runs: pd.DataFrame, names: Sequence[str], score: Score, devices: pd.DataFrame | None = None
+) -> tuple[str, float, list[Lead]] | None:
     """The best method, its mean, and its lead over each of the others; None if fewer than two have the score."""
     values = {n: runs[runs["method"] == n].set_index("seed")[score.column].dropna() * score.factor for n in names}
     values = {n: v for n, v in values.items() if len(v)}
     if len(values) < 2:
         return None
-    sign = 1 if score.higher_is_better else -1
-    best = max(values, key=lambda n: sign * values[n].mean())
-    return best, values[best].mean(), [_lead(n, values[best], v, sign) for n, v in values.items() if n != best]
+    best = max(values, key=lambda n: _sign(score) * values[n].mean())
+    behind = [_lead(n, values[best], v, score) for n, v in values.items() if n != best]
+    if devices is not None:
+        behind = [replace(lead, test_error=error_of_test_sets(devices, best, lead.other, score)) for lead in behind]
+    return best, values[best].mean(), behind
 
 
-def _lead(other: str, best: pd.Series, own: pd.Series, sign: int) -> Lead:
+def error_of_test_sets(devices: pd.DataFrame, best: str, other: str, score: Score) -> float:
+    """The error of a difference from the finite test sets, in the score's unit; NaN where it cannot be known."""
+    if score.by_examples is None or not {score.column, "test_examples"} <= set(devices):
+        return np.nan
+    own = devices[devices["method"].isin([best, other])]
+    table = own.pivot_table(score.column, "device", "method").dropna()  # the mean over seeds
+    if not {best, other} <= set(table) or len(table) < 2:
+        return np.nan
+    difference = (table[best] - table[other]).to_numpy() * score.factor
+    weight = np.ones(len(table))
+    if score.by_examples:
+        weight = own.groupby("device")["test_examples"].first().loc[table.index].to_numpy(float)
+    weight = weight / weight.sum()
+    away = weight * (difference - weight @ difference)
+    return float(np.sqrt(len(table) / (len(table) - 1) * np.sum(away**2)))
+
+
+def _sign(score: Score) -> int:
+    return 1 if score.higher_is_better else -1
+
+
+def _lead(other: str, best: pd.Series, own: pd.Series, score: Score) -> Lead:
     if sorted(best.index) == sorted(own.index):
         # A seed draws the same initial model, devices and batches for all methods: differences seed by seed.
         pairs = best - own
         deviation = pairs.std(ddof=1)
     else:
         deviation = float(np.hypot(best.std(ddof=1), own.std(ddof=1)))
-    return Lead(other, sign * (best.mean() - own.mean()), float(deviation))
+    return Lead(other, _sign(score) * (best.mean() - own.mean()), float(deviation), score)
 
 
-def _sentence(runs: pd.DataFrame, names: Sequence[str], score: Score) -> str:
-    found = leads(runs, names, score)
+def _sentence(runs: pd.DataFrame, names: Sequence[str], score: Score, devices: pd.DataFrame | None) -> str:
+    found = leads(runs, names, score, devices)
     if found is None:
         return ""
     best, mean, ahead = found
-    unit = f" {score.unit}"
-    opening = f"{best} has {score.best} ({mean:.1f} %)"
-    if all(abs(lead.difference) < VISIBLE for lead in ahead):
-        return f"{score.best[0].upper()}{score.best[1:]}: no difference, {mean:.1f} % with all."
+    unit = f" {score.unit}" if score.unit else ""
+    level = f"{score.number(mean)}{score.mean_unit}"
+    opening = f"{best} has {score.best} ({level})"
+    if all(abs(lead.difference) < score.visible for lead in ahead):
+        return f"{score.best[0].upper()}{score.best[1:]}: no difference, {level} with all."
     unknown = [lead for lead in ahead if np.isnan(lead.deviation)]
     if unknown:
         return (
             f"{opening}, ahead of {_listed(ahead)}{unit}; with one seed it cannot be told how much of this is chance."
         )
+    sampled = any(not np.isnan(lead.test_error) for lead in ahead)
+    spread = "the error from seeds and finite test sets" if sampled else "the spread over seeds"
+    short = "that error" if sampled else "that spread"
     clear, within = [x for x in ahead if x.is_clear], [x for x in ahead if not x.is_clear]
     if not clear:
         return (
-            f"{score.best[0].upper()}{score.best[1:]}: no clear difference. {best} is ahead with {mean:.1f} %, but its "
-            f"lead over {_listed(within)}{unit} lies within the spread over seeds."
+            f"{score.best[0].upper()}{score.best[1:]}: no clear difference. {best} is ahead with {level}, but its "
+            f"lead over {_listed(within)}{unit} lies within {spread}."
         )
-    text = f"{opening}: it is ahead of {_listed(clear)}{unit}, beyond the spread over seeds"
-    return f"{text}; its lead over {_listed(within)} lies within that spread." if within else f"{text}."
+    text = f"{opening}: it is ahead of {_listed(clear)}{unit}, beyond {spread}"
+    return f"{text}; its lead over {_listed(within)} lies within {short}." if within else f"{text}."
 
 
 def _listed(ahead: Sequence[Lead]) -> str:

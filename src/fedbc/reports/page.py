@@ -9,17 +9,17 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedbc import storage
-from fedbc.experiments.plots import COLOURS
+from fedbc.drawing import COLOURS, COLOURS_ON_DARK, MORE, MORE_ON_DARK, need
 from fedbc.reports import charts
-from fedbc.reports.charts import COLOURS_ON_DARK, Chart
-from fedbc.reports.tables import Table
+from fedbc.reports.charts import Chart, write_figure
+from fedbc.reports.tables import Table, write_table
 
 if TYPE_CHECKING:
     import jinja2
@@ -55,6 +55,10 @@ class Section:
         return [(kind, list(run)) for kind, run in itertools.groupby(self.parts, lambda p: type(p).__name__)]
 
 
+MANY = 10
+"""Of more methods or runs than these, charts have no legends, and the check boxes are folded up."""
+
+
 @dataclass(frozen=True)
 class Toggles:
     """Check boxes; the charts' parameter holds the list of what is switched off."""
@@ -62,7 +66,18 @@ class Toggles:
     parameter: str
     label: str
     options: Sequence[str]
+    places: Mapping[str, int] = field(default_factory=dict)
+    """which of the page's colours each has; by default one after the other"""
     kind: str = field(default="toggles", init=False)
+
+    def place(self, option: str) -> int:
+        """The number of an option's colour."""
+        return self.places.get(option, list(self.options).index(option) % (len(COLOURS) + len(MORE)))
+
+    @property
+    def many(self) -> bool:
+        """Whether there are too many to stand in a row."""
+        return len(self.options) > MANY
 
 
 @dataclass(frozen=True)
@@ -106,6 +121,16 @@ class Page:
         storage.write_atomically(path, self.html())
         return path
 
+    def write_all(self, folder: Path, name: str) -> Path:
+        """Write the page under its name, its figures as PNG and SVG, and its tables as CSV and LaTeX, into a folder."""
+        with storage.explained(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            for chart in self.charts:
+                write_figure(chart, folder / "figures")
+            for table in self.tables:
+                write_table(table, folder / "tables")
+        return self.write(folder / name)
+
 
 def chart_words(shown: Sequence[Chart]) -> dict[str, Any]:
     """What the shell needs to draw charts: their specifications as JSON, and the JavaScript, once."""
@@ -123,14 +148,13 @@ def chart_words(shown: Sequence[Chart]) -> dict[str, Any]:
 
 
 def _colours() -> dict[str, list[str]]:
-    return {"light": COLOURS, "dark": COLOURS_ON_DARK}
+    return {"light": [*COLOURS, *MORE], "dark": [*COLOURS_ON_DARK, *MORE_ON_DARK]}
 
 
 @functools.cache
 def environment(package: str) -> jinja2.Environment:
     """Templates of a package, which may extend the shell, page.html."""
-    import jinja2  # not at the top: the command line should not wait for it
-
+    jinja2: Any = need("jinja2")  # not at the top: the command line should not wait for it
     return jinja2.Environment(
         loader=jinja2.FunctionLoader(lambda name: _source(name, package)),
         autoescape=lambda name: name is not None and name.endswith(".html"),

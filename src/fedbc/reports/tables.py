@@ -11,6 +11,8 @@ from typing import Any
 import pandas as pd
 
 from fedbc import storage
+from fedbc.simulation.metrics import TEST_LOSSES
+from fedbc.simulation.metrics import has_accuracy as has_accuracy
 
 ABSENT = "–"
 
@@ -49,10 +51,19 @@ SCORES = (
     Column("finetuned_on_test_accuracy", "local acc. %,\nfine-tuned on\nTEST data", 1, factor=100),
     Column("accuracy_variance", "variance over\ndevices %²", 1, factor=1e4),
     Column("worst_accuracy", "worst\ndevice %", 1, factor=100),
+    Column("global_test_loss", "global\ntest loss", 3),
+    Column("local_test_loss", "local\ntest loss", 3),
     Column("global_loss", "training\nloss", 3),
     Column("seconds", "time\ns", 1),
 )
 """The columns of a run's summary that tables show; `fedbc.simulation.metrics` defines them."""
+
+
+def shown_scores(frame: pd.DataFrame) -> list[Column]:
+    """The scores that a table of these summaries shows: those that there are, and losses on the test sets where there
+    are no accuracies."""
+    passed_over = TEST_LOSSES if has_accuracy(frame) else ()
+    return [c for c in SCORES if c.key in frame and frame[c.key].notna().any() and c.key not in passed_over]
 
 
 @dataclass(frozen=True)
@@ -86,6 +97,7 @@ def _latex_row(row: list[str]) -> str:
 def latex_text(text: str) -> str:
     """Text with LaTeX's own characters escaped."""
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", ABSENT: "--"}
+    special |= {"ᵢ": "$_i$", "λ": r"$\lambda$", "γ": r"$\gamma$", "−": "--"}
     special |= {c: f"\\{c}" for c in "&%$#_{}"} | {"²": "$^2$", "‖": r"$\|$", "\n": " "}
     return "".join(special.get(c, c) for c in text)
 

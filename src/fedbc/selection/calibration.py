@@ -20,10 +20,8 @@ import pandas as pd
 
 from fedbc import checks
 from fedbc.errors import FedBCError, InputError
-from fedbc.experiments import sweep
-from fedbc.experiments.spec import RunSpec
-from fedbc.experiments.sweep import fingerprint
-from fedbc.experiments.workers import Line
+from fedbc.runs import Line, Lines, RunSpec, run_missing
+from fedbc.runs.many import run_to_line
 from fedbc.selection import choice
 
 REFERENCES = {
@@ -33,11 +31,12 @@ REFERENCES = {
     "pfedme": "pFedMe",
     "localonly": "local only",
 }
-STARTS = {"global": "from z", "local": "from x_i"}
+"""The methods that a calibration may run beside FedBC, and how they are called."""
+STARTS = {"global": "from z", "local": "from xᵢ"}
 LOWEST = 0.01
 """The smallest tolerance of the grid, as a share of the median drift without constraint."""
 
-Lines = Mapping[str, Line]
+Known = Mapping[str, Line]
 Report = Callable[[Line], None]
 
 
@@ -95,27 +94,27 @@ class Calibration:
         """The run without constraint."""
         return self.spec(Setting(start, math.inf), self.seeds[0])
 
-    def settings(self, lines: Lines) -> list[Setting]:
+    def settings(self, lines: Known) -> list[Setting]:
         """All points of the sweep; needs the probes' lines where the tolerances are not given."""
         found = []
         for start in self.starts:
             if self.tolerances is not None:
                 found += [Setting(start, t) for t in self.tolerances]
                 continue
-            grid = tolerance_grid(_drift(lines[fingerprint(self.probe(start))], start), self.points)
+            grid = tolerance_grid(_drift(lines[self.probe(start).identity], start), self.points)
             swept: list[float | str] = [*grid, math.inf, "learned"]
             found += [Setting(start, t) for t in swept]
         return found
 
     def run(self, results: Path, *, workers: int | None, ray: str | None, on_line: Report) -> dict[str, Line]:
         """Run what is missing; the lines by the hash of their specification."""
-        go = functools.partial(sweep.run_sweep, results=results, workers=workers, ray=ray, on_line=on_line, how=HOW)
+        go = functools.partial(run_missing, results=results, workers=workers, ray=ray, on_line=on_line, work=WORK)
         if self.tolerances is None:
             go([self.probe(start) for start in self.starts])
-        go(self.specs(sweep.read_results(results)))
-        return sweep.read_results(results)
+        go(self.specs(Lines(results).read()))
+        return Lines(results).read()
 
-    def specs(self, lines: Lines) -> list[RunSpec]:
+    def specs(self, lines: Known) -> list[RunSpec]:
         """All runs."""
         ours = [self.spec(setting, seed) for setting in self.settings(lines) for seed in self.seeds]
         return ours + [self.selecting(spec, seed) for spec in self.references.values() for seed in self.seeds]
@@ -134,7 +133,7 @@ def drift_scale(result: Any) -> dict[str, Any]:
     return {"drift_median": float(drift.median()), "drift_max": float(drift.max())}
 
 
-HOW = functools.partial(sweep.carry_out, keep=drift_scale)
+WORK = functools.partial(run_to_line, keep=drift_scale)
 
 
 def tolerance_grid(drift: tuple[float, float], points: int) -> list[float]:
@@ -172,12 +171,12 @@ class Outcome:
         return self.settings.loc[self.at]
 
 
-def evaluate(calibration: Calibration, lines: Lines, weight: float) -> Outcome:
+def evaluate(calibration: Calibration, lines: Known, weight: float) -> Outcome:
     """Choose a setting from the runs' lines; one that diverged on a seed is not chosen."""
     settings = calibration.settings(lines)
     rows = [
         {"setting": s.label, "start": s.start, "gamma": s.gamma, "tolerance": s.tolerance}
-        | _row([lines[fingerprint(calibration.spec(s, seed))] for seed in calibration.seeds])
+        | _row([lines[calibration.spec(s, seed).identity] for seed in calibration.seeds])
         for s in settings
     ]
     frame = pd.DataFrame(rows).assign(score=0.0, front=False, front_share=0.0, chosen_share=0.0)
@@ -200,7 +199,7 @@ def evaluate(calibration: Calibration, lines: Lines, weight: float) -> Outcome:
     at = int(good[int(choice.best_of(means, weight))])
     references = pd.DataFrame(
         [
-            {"method": name} | _row([lines[fingerprint(calibration.selecting(spec, s))] for s in calibration.seeds])
+            {"method": name} | _row([lines[calibration.selecting(spec, s).identity] for s in calibration.seeds])
             for name, spec in calibration.references.items()
         ]
     )

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from fedbc.experiments.spec import RunSpec
-from fedbc.reports import Chart, Code, Column, Page, Prose, Section, Table, Toggles, write_figure, write_table
-from fedbc.selection.calibration import STARTS, Outcome
+from fedbc.drawing import GREY
+from fedbc.reports import Chart, Code, Column, Page, Prose, Section, Table, Toggles
+from fedbc.runs import RunSpec
+from fedbc.selection.calibration import REFERENCES, STARTS, Outcome
 
 GLOBAL = "z on all devices' validation sets"
-LOCAL = "each x_i on its own validation set, mean over devices"
+LOCAL = "each xᵢ on its own validation set, mean over devices"
 
 
 def preference(weight: float) -> str:
@@ -129,6 +129,12 @@ def _points(outcome: Outcome) -> tuple[pd.DataFrame, list[str]]:
     return both[columns].reset_index(drop=True), list(dict.fromkeys(both["method"]))
 
 
+def _algorithms(methods: list[str]) -> dict[str, str]:
+    """What each runs: its colour goes by it; what is no reference is one of FedBC's two starts."""
+    labels = {label: name for name, label in REFERENCES.items()}
+    return {method: labels.get(method, "fedbc") for method in methods}
+
+
 def _front(outcome: Outcome, *, closer: bool) -> Chart:
     import altair as alt
 
@@ -145,14 +151,14 @@ def _front(outcome: Outcome, *, closer: bool) -> Chart:
         scales[kind] = alt.Scale(domain=domain, nice=False) if closer else alt.Scale(zero=False, padding=12)
     x = alt.X("global:Q", title="global accuracy, %", scale=scales["global"])
     y = alt.Y("local:Q", title="local accuracy, %", scale=scales["local"])
-    colour = marks.by_method(methods)
+    colour = marks.by_method(_algorithms(methods))
     tooltip = [alt.Tooltip("what:N", title="setting"), *_numbers()]
     base = alt.Chart(marks.slim(points)).transform_filter(f"indexof({marks.HIDDEN}, datum.method) < 0")
     rule = base.mark_rule(opacity=0.35, clip=True)
     across = rule.encode(x=alt.X("global_low:Q", scale=scales["global"]), x2="global_high:Q", y=y, color=colour)
     up = rule.encode(x=x, y=alt.Y("local_low:Q", scale=scales["local"]), y2="local_high:Q", color=colour)
-    line = alt.Chart(marks.slim(front)).mark_line(strokeDash=[4, 3], strokeWidth=1.5, clip=True, color="#8a94a0")
-    ring = alt.Chart(marks.slim(best)).mark_point(size=330, strokeWidth=2.5, color="#8a94a0", clip=True)
+    line = alt.Chart(marks.slim(front)).mark_line(strokeDash=[4, 3], strokeWidth=1.5, clip=True, color=GREY)
+    ring = alt.Chart(marks.slim(best)).mark_point(size=330, strokeWidth=2.5, color=GREY, clip=True)
     dots = base.mark_point(filled=True, size=90, opacity=0.95, clip=True)
     layers = alt.layer(
         across, up, line.encode(x=x, y=y), ring.encode(x=x, y=y), dots.encode(x=x, y=y, color=colour, tooltip=tooltip)
@@ -276,6 +282,8 @@ def page(outcome: Outcome, spec: RunSpec, about: list[str]) -> Page:
     """The whole page; `about` says what data and how many runs, and the score on the test sets if there is one."""
     tables = [settings_table(outcome), *([references_table(outcome)] if len(outcome.references) else [])]
     front, closer, *rest = charts(outcome)
+    from fedbc.reports import marks
+
     _, methods = _points(outcome)
     return Page(
         "Calibration: global against local accuracy",
@@ -288,15 +296,6 @@ def page(outcome: Outcome, spec: RunSpec, about: list[str]) -> Page:
                 "run", "The recommended run", [Prose("For fedbc run --config recommended.toml:"), Code(spec.to_toml())]
             ),
         ],
-        [Toggles("hidden", "Methods", methods)],
+        [Toggles("hidden", "Methods", methods, marks.colour_places(_algorithms(methods)))],
         f"Global accuracy: {GLOBAL}. Local accuracy: {LOCAL}.",
     )
-
-
-def write(page: Page, folder: Path) -> Path:
-    """Write the page, its figures as PNG and SVG, and its tables as CSV and LaTeX."""
-    for chart in page.charts:
-        write_figure(chart, folder / "figures")
-    for table in page.tables:
-        write_table(table, folder / "tables")
-    return page.write(folder / "report.html")

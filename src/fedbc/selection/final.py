@@ -11,9 +11,8 @@ from fedbc import storage
 from fedbc.data.federation import Federation
 from fedbc.data.validation import held_out_sizes
 from fedbc.errors import FedBCError
-from fedbc.experiments import sweep
-from fedbc.experiments.spec import RunSpec
 from fedbc.models.base import Model
+from fedbc.runs import Lines, RunSpec, run_missing
 
 
 def write_choice(path: Path, spec: RunSpec, comment: str) -> Path:
@@ -51,8 +50,9 @@ def score_on_test(
     """Run a choice on all the training data and score it on the test sets; what the file holds is not run again."""
     run = {k: v for k, v in spec.run.items() if k != "validation"}
     specs = [replace(spec, run={**run, "seed": seed}) for seed in seeds]
-    sweep.run_sweep(specs, file, workers=workers, on_line=lambda line: None)
-    lines = [sweep.read_results(file)[sweep.fingerprint(s)] for s in specs]
+    run_missing(specs, file, workers=workers)
+    known = Lines(file).read()
+    lines = [known[s.identity] for s in specs]
     failed = [line["error"] for line in lines if "error" in line]
     if failed:
         raise FedBCError(f"the chosen setting failed on all the training data: {failed[0]}")

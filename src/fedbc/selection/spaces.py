@@ -1,4 +1,4 @@
-"""Where hyper-parameters are searched: the paper's grids, and ranges for Optuna's samplers.
+"""Where hyper-parameters are searched: the points of a grid, and ranges for Optuna's samplers.
 
 A dimension is written NAME=LOW..HIGH, with :log for equal ratios and :int for whole numbers, or NAME=A,B,C for a
 choice: `lr=1e-4..1:log`, `inner_steps=1..10:int`, `start=global,local`, `momentum=0,0.5,0.9`.
@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedbc.errors import InputError, unknown
-from fedbc.experiments.catalog import Entry, Option
-from fedbc.paper.methods import METHODS, Method
+from fedbc.runs.catalog import Entry, Option
 
 RANGES = {
     **dict.fromkeys(("lr", "inner_lr", "personal_lr"), "1e-4..1:log"),
@@ -91,12 +90,6 @@ def _value(option: Option, part: str) -> Value:
     if not isinstance(value, float | int | str):
         raise InputError(f"search: {option.name}={part!r} is not accepted: give numbers or words, one a value")
     return value
-
-
-def paper_method(algorithm: str) -> Method | None:
-    """The paper's grid for a method, if it has one."""
-    method = METHODS.get(algorithm)
-    return method if method is not None and method.grid else None
 
 
 def grid_of(

@@ -1,35 +1,29 @@
 """A study of hyper-parameters: Optuna's, in a folder, for several processes, that goes on after any end.
 
 The folder holds `study.json` (what is searched, and how), `study.log` (Optuna's journal: every trial, its parameters
-and its accuracy on the way) and `trials.jsonl` (a line a trial, as sweeps write it). A grid is enqueued point by
+and its accuracy on the way) and `trials.jsonl` (a line per trial, as sweeps write it). A grid is enqueued point by
 point; a sampler draws as it goes. A trial that was cut off, by Ctrl-C or a crash, is enqueued again by the next call.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import warnings
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedbc import storage
 from fedbc.errors import InputError, unknown
-from fedbc.experiments.spec import RunSpec
+from fedbc.runs import RunSpec
 from fedbc.selection import spaces
 from fedbc.selection.spaces import Dimension
 
 if TYPE_CHECKING:
     import optuna
-
-try:
-    import fcntl
-except ImportError:  # not on Windows: there one process at a time is up to the user
-    fcntl = None  # type: ignore[assignment]
 
 SAMPLERS = {
     "tpe": "TPESampler",
@@ -37,14 +31,18 @@ SAMPLERS = {
     "cmaes": "CmaEsSampler",
     "qmc": "QMCSampler",
 }
+"""The ways to search that a study offers, and Optuna's classes for them."""
 PRUNERS = ("median", "halving", "none")
+"""The ways to stop a trial early."""
 GRID = "grid"
 ATTEMPTS = 3
 """How often a point is tried whose process died."""
+LOCK_SECONDS = 60
+"""How long a worker waits for the others to write to the journal; each write takes milliseconds."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """What a study searches, and how."""
 
     base: RunSpec
@@ -62,7 +60,7 @@ class Plan:
         """Keep the plan; a folder with another plan is an InputError, more trials are not another plan."""
         file = folder / "study.json"
         if file.exists():
-            before = Plan.read(folder)
+            before = StudyPlan.read(folder)
             if dataclasses.replace(before, trials=self.trials).as_text() != self.as_text():
                 raise InputError(
                     f"{folder} holds another study ({before.what()}): give another --out, or remove it first"
@@ -74,13 +72,13 @@ class Plan:
         storage.write_atomically(file, self.as_text())
 
     @staticmethod
-    def read(folder: Path) -> Plan:
+    def read(folder: Path) -> StudyPlan:
         """The plan that a folder holds."""
         file = folder / "study.json"
         try:
             said = json.loads(file.read_text())
             parts = said | {"base": RunSpec.from_dict(said["base"]), "space": spaces.from_plain(said["space"])}
-            return Plan(**parts | {"seeds": tuple(said["seeds"])})
+            return StudyPlan(**parts | {"seeds": tuple(said["seeds"])})
         except FileNotFoundError:
             raise InputError(f"{folder} is not a study's folder: it has no study.json") from None
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -114,7 +112,7 @@ def library() -> Any:
     return optuna
 
 
-def open_study(folder: Path, plan: Plan, seed: int = 0) -> optuna.Study:
+def open_study(folder: Path, plan: StudyPlan, seed: int = 0) -> optuna.Study:
     """The folder's study; begun if there is none. `seed` is that of the sampler's next draw."""
     optuna = library()
     from optuna.storages import JournalStorage
@@ -125,11 +123,9 @@ def open_study(folder: Path, plan: Plan, seed: int = 0) -> optuna.Study:
 
         def append_logs(self, logs: list[dict[str, Any]]) -> None:
             text = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
-            with open(self._file_path, "r+b") as file:
-                if fcntl is not None:
-                    fcntl.flock(file, fcntl.LOCK_EX)
-                file.truncate(_whole_lines(file))
-                file.seek(0, os.SEEK_END)
+            path = Path(self._file_path)
+            with storage.hold(path, f"{path} is in use", seconds=LOCK_SECONDS), path.open("r+b") as file:
+                storage.drop_torn_line(file)
                 file.write(text.encode())
                 file.flush()
                 os.fsync(file.fileno())
@@ -144,17 +140,7 @@ def open_study(folder: Path, plan: Plan, seed: int = 0) -> optuna.Study:
     )
 
 
-def _whole_lines(file: Any) -> int:
-    """The length of a file up to its last line's end."""
-    size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - 1))
-    if size == 0 or file.read(1) == b"\n":
-        return int(size)
-    file.seek(0)
-    return int(file.read().rfind(b"\n")) + 1
-
-
-def _sampler(optuna: Any, plan: Plan, seed: int) -> Any:
+def _sampler(optuna: Any, plan: StudyPlan, seed: int) -> Any:
     if plan.sampler == GRID:
         return optuna.samplers.RandomSampler(seed=seed)  # every point is enqueued: nothing is drawn
     if plan.sampler not in SAMPLERS:
@@ -167,7 +153,7 @@ def _sampler(optuna: Any, plan: Plan, seed: int) -> Any:
     return kind(seed=seed)
 
 
-def _pruner(optuna: Any, plan: Plan) -> Any:
+def _pruner(optuna: Any, plan: StudyPlan) -> Any:
     rounds = plan.base.to_dict()["run"]["rounds"]
     warm_up = max(1, rounds // 4)
     if plan.pruner == "median":
@@ -179,19 +165,12 @@ def _pruner(optuna: Any, plan: Plan) -> Any:
     raise unknown("pruner", plan.pruner, PRUNERS)
 
 
-@contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> AbstractContextManager[None]:
     """One command at a time: it takes up the trials that others left, and must not take those of a living one."""
-    with open(folder / "lock", "w") as file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InputError(f"{folder} is in use: another fedbc tune is at work there") from None
-        yield
+    return storage.hold(folder / "study.json", f"{folder} is in use: another fedbc tune is at work there")
 
 
-def prepare(study: optuna.Study, plan: Plan) -> int:
+def prepare(study: optuna.Study, plan: StudyPlan) -> int:
     """Enqueue the grid, each point once, and again what was cut off; how many trials are to be done."""
     from optuna.trial import TrialState
 

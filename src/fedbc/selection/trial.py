@@ -7,18 +7,16 @@ nothing right.
 
 from __future__ import annotations
 
-import json
 import math
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedbc import runtime
 from fedbc.errors import Diverged, FedBCError, InputError
-from fedbc.experiments.spec import RunSpec
-from fedbc.experiments.sweep import fingerprint
-from fedbc.experiments.workers import Line, tell_round
-from fedbc.selection.study import Plan, distributions, library, open_study
-from fedbc.simulation.simulate import simulate, versions
+from fedbc.runs import CallEachRound, Line, execute, tell_round
+from fedbc.selection.study import StudyPlan, distributions, library, open_study
 
 LAST = 20
 """The rounds at the end whose mean counts, as in a result's summary."""
@@ -26,15 +24,15 @@ REPORTS = 20
 """How often a run reports at most."""
 
 
-def carry_out(text: str, folder: str) -> Line:
-    """Run the study's next trial; `text` is a slot, a specification whose seed is that of the sampler's draw."""
+def run_trial(folder: str, seed: int) -> Line:
+    """Run the study's next trial; `seed` is that of the sampler's draw."""
     optuna = library()
     began = time.perf_counter()
-    plan = Plan.read(Path(folder))
-    study = open_study(Path(folder), plan, seed=RunSpec.from_dict(json.loads(text)).run["seed"])
+    plan = StudyPlan.read(Path(folder))
+    study = open_study(Path(folder), plan, seed=seed)
     trial = study.ask(distributions(plan.space))
     spec = plan.spec(trial.params, plan.seeds[0])
-    line: Line = {"hash": fingerprint(spec), "spec": spec.to_dict(), "trial": trial.number, "state": "complete"}
+    line: Line = {"hash": spec.identity, "spec": spec.to_dict(), "trial": trial.number, "state": "complete"}
     pruned, failed = optuna.trial.TrialState.PRUNED, optuna.trial.TrialState.FAIL
     try:
         try:
@@ -53,7 +51,19 @@ def carry_out(text: str, folder: str) -> Line:
         _tell(study, trial, began, state=failed)
     except optuna.exceptions.UpdateFinishedTrialError:
         raise SystemExit from None  # the parent is gone, and another call has taken this trial up
-    return line | {"seconds": time.perf_counter() - began, "versions": versions()}
+    return line | {"seconds": time.perf_counter() - began, "versions": runtime.versions()}
+
+
+def line_of(plan: StudyPlan, trial: Any, state: str) -> Line:
+    """The line of a trial that has ended, from what the study keeps of it."""
+    spec = plan.spec(trial.params, plan.seeds[0])
+    line: Line = {"hash": spec.identity, "spec": spec.to_dict(), "trial": trial.number, "state": state}
+    if state == "complete":
+        summary = {"global_accuracy": trial.value} if "global_accuracy" in plan.score else {}
+        line |= {"value": trial.value, "summary": summary}
+    if "error" in trial.user_attrs:
+        line["error"] = trial.user_attrs["error"]
+    return line | {"seconds": trial.user_attrs["seconds"], "versions": runtime.versions()}
 
 
 def _tell(study: Any, trial: Any, began: float, value: float | None = None, state: Any = None) -> None:
@@ -61,16 +71,16 @@ def _tell(study: Any, trial: Any, began: float, value: float | None = None, stat
     study.tell(trial, value, state=state)
 
 
-def _value(plan: Plan, trial: Any, pruned: type[Exception]) -> float:
+def _value(plan: StudyPlan, trial: Any, pruned: type[Exception]) -> float:
     """The mean over seeds, with reports on the way."""
     finals: list[float] = []
     for seed in plan.seeds:
         spec = plan.spec(trial.params, seed)
         rounds = spec.to_dict()["run"]["rounds"]
         every = max(1, rounds // REPORTS)
-        rows: list[dict[str, Any]] = []
+        rows: list[Mapping[str, Any]] = []
 
-        def on_round(row: dict[str, Any], *, rows: Any = rows, rounds: int = rounds, every: int = every) -> None:
+        def on_round(row: Mapping[str, Any], *, rows: Any = rows, rounds: int = rounds, every: int = every) -> None:
             rows.append(row)
             tell_round(row)
             if row["round"] % every == 0 and any(column in row for column in plan.score):
@@ -79,12 +89,12 @@ def _value(plan: Plan, trial: Any, pruned: type[Exception]) -> float:
                 if trial.should_prune():
                     raise pruned
 
-        simulate(*spec.build(), **spec.run_arguments(), on_round=on_round)
+        execute(spec, [CallEachRound(on_round)]).finished()
         finals.append(mean_of_last(rows, plan.score))
     return sum(finals) / len(finals)
 
 
-def mean_of_last(rows: list[dict[str, Any]], score: dict[str, float]) -> float:
+def mean_of_last(rows: Sequence[Mapping[str, Any]], score: dict[str, float]) -> float:
     """The weighted columns' mean over the evaluated ones of the last rounds so far."""
     last = [r for r in rows if r["round"] > rows[-1]["round"] - LAST and all(column in r for column in score)]
     if not last:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import itertools
-from dataclasses import dataclass, replace
+import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from fedbc.errors import FedBCError, InputError
-from fedbc.experiments import sweep
-from fedbc.experiments.spec import RunSpec
+from fedbc.runs import Job, Line, Lines, do_jobs
+from fedbc.runs.many import OnLine
 from fedbc.selection import trial as trials
 from fedbc.selection.choice import weight_of
-from fedbc.selection.study import Plan, alone, open_study, prepare
+from fedbc.selection.study import StudyPlan, alone, open_study, prepare
 
-SLOT = 1_000_000
-"""Slots have seeds from here on, so that none is taken for a run."""
 STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
 
 
@@ -35,32 +34,47 @@ def score_of(text: str) -> dict[str, float]:
     return {f"{kind}_accuracy": w for kind, w in (("global", weight), ("local", 1 - weight)) if w > 0}
 
 
-def carry_out(plan: Plan, folder: Path, *, workers: int | None, on_line: sweep.OnLine) -> None:
+def run_study(plan: StudyPlan, folder: Path, *, workers: int | None, ray: str | None = None, on_line: OnLine) -> None:
     """Run the trials that are missing; to be called again after an end of any kind."""
-    results = folder / "trials.jsonl"
-    how = functools.partial(trials.carry_out, folder=str(folder))
-    with alone(folder):
+    plan.base.build_part("data")  # data that are missing concern no single trial
+    lines = Lines(folder / "trials.jsonl")
+    rounds = plan.base.to_dict()["run"]["rounds"] * len(plan.seeds)
+    with alone(folder), lines.reserve():
         study = open_study(folder, plan)
-        done = -1
+        for line in lines_lost(plan, study, lines.path):
+            lines.append(line)
+        done, errors = -1, list[str]()
         while left := prepare(study, plan):
             before, done = done, finished(plan, folder)
             if done == before:
-                errors = [line["error"] for line in sweep.read_results(results).values() if "error" in line]
                 raise FedBCError(f"no trial could be finished: {errors[-1] if errors else 'the processes died'}")
-            slots = _slots(plan, results, len(study.get_trials(deepcopy=False)), left)
-            sweep.run_sweep(slots, results, workers=workers, on_line=on_line, how=how, name="trials", done=done)
+            first = len(study.get_trials(deepcopy=False))
+            jobs = [
+                Job(functools.partial(trials.run_trial, str(folder), n), f"trial {n}", rounds, {"hash": f"trial-{n}"})
+                for n in range(first, first + left)
+            ]
+            for line in do_jobs(jobs, workers=workers, ray=ray, name="trials", done=done):
+                lines.append(line)
+                errors += [line["error"]] if "error" in line else []
+                on_line(line)
 
 
-def finished(plan: Plan, folder: Path) -> int:
+def lines_lost(plan: StudyPlan, study: Any, file: Path) -> list[Line]:
+    """Lines of trials that the study has, and the file lacks: a kill came between the two."""
+    there = set()
+    for text in file.read_text().splitlines() if file.exists() else ():
+        with contextlib.suppress(ValueError, AttributeError):  # the last one may be cut off: it counts as lost
+            there.add(json.loads(text).get("trial"))
+    return [
+        trials.line_of(plan, trial, STATES[trial.state.name])
+        for trial in study.get_trials(deepcopy=False)
+        if "seconds" in trial.user_attrs and trial.number not in there and trial.state.is_finished()
+    ]
+
+
+def finished(plan: StudyPlan, folder: Path) -> int:
     """How many trials have ended by themselves."""
     return sum("seconds" in t.user_attrs for t in open_study(folder, plan).get_trials(deepcopy=False))
-
-
-def _slots(plan: Plan, results: Path, first: int, count: int) -> list[RunSpec]:
-    """Specifications that stand for trials to come: each has another seed, which is that of the sampler's draw."""
-    known = sweep.read_results(results)
-    every = (replace(plan.base, run={**plan.base.run, "seed": SLOT + first + n}) for n in itertools.count())
-    return list(itertools.islice((s for s in every if sweep.fingerprint(s) not in known), count))
 
 
 @dataclass(frozen=True)
@@ -68,7 +82,7 @@ class Outcome:
     """A study's trials, and the best of them."""
 
     trials: pd.DataFrame
-    """one row a trial: trial, state, value, seconds, its parameters; in order"""
+    """one row per trial: trial, state, value, seconds, its parameters; in order"""
     curves: pd.DataFrame
     """one row a report: trial, step, value"""
     importance: dict[str, float]
@@ -78,7 +92,7 @@ class Outcome:
     value: float
 
 
-def outcome(plan: Plan, folder: Path) -> Outcome:
+def outcome(plan: StudyPlan, folder: Path) -> Outcome:
     """What the study's folder holds; without one finished trial a FedBCError."""
     study = open_study(folder, plan)
     found = [t for t in study.get_trials(deepcopy=False) if STATES[t.state.name] not in ("running", "waiting")]
@@ -109,7 +123,7 @@ def outcome(plan: Plan, folder: Path) -> Outcome:
     return Outcome(frame, curves, _importance(study, len(good), plan), dict(best.params), float(best.value or 0.0))
 
 
-def _importance(study: Any, completed: int, plan: Plan) -> dict[str, float]:
+def _importance(study: Any, completed: int, plan: StudyPlan) -> dict[str, float]:
     if len(plan.space) < 2 or completed < 10:
         return {}
     import optuna

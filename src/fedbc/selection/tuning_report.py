@@ -7,19 +7,17 @@ from typing import Any
 
 import pandas as pd
 
-from fedbc.experiments.spec import RunSpec
+from fedbc.drawing import COLOURS, GREY
 from fedbc.reports import Chart, Code, Column, Page, Prose, Section, Table
-from fedbc.selection.calibration_report import write
+from fedbc.runs import RunSpec
 from fedbc.selection.spaces import Dimension
-from fedbc.selection.study import GRID, Plan
+from fedbc.selection.study import GRID, StudyPlan
 from fedbc.selection.tuning import Outcome
-
-__all__ = ["page", "sentences", "trials_table", "write"]
 
 DOMAIN = ["complete", "pruned", "diverged", "failed"]
 
 
-def what(plan: Plan) -> str:
+def what(plan: StudyPlan) -> str:
     """The objective in words."""
     parts = [f"{name.replace('_', ' ')}" + (f" × {w:g}" if w < 1 else "") for name, w in plan.score.items()]
     return " + ".join(parts)
@@ -30,7 +28,7 @@ def said(point: dict[str, Any]) -> str:
     return ", ".join(f"{k} = {v:.3g}" if isinstance(v, float) else f"{k} = {v}" for k, v in point.items())
 
 
-def sentences(plan: Plan, outcome: Outcome) -> list[str]:
+def sentences(plan: StudyPlan, outcome: Outcome) -> list[str]:
     """The best setting, how the trials ended, and whether it lies at an edge."""
     counts = outcome.trials["state"].value_counts()
     how = "of the grid" if plan.sampler == GRID else f"drawn by {plan.sampler}"
@@ -55,7 +53,7 @@ def _at_edge(d: Dimension, value: Any) -> bool:
     return min(at - low, high - at) < 0.02 * (high - low)
 
 
-def trials_table(plan: Plan, outcome: Outcome, count: int | None = None) -> Table:
+def trials_table(plan: StudyPlan, outcome: Outcome, count: int | None = None) -> Table:
     """The trials, best first; those without a value after them."""
     frame = outcome.trials.sort_values(["value", "last_report"], ascending=False, na_position="last")
     frame = frame.head(len(frame) if count is None else count)
@@ -78,7 +76,7 @@ def trials_table(plan: Plan, outcome: Outcome, count: int | None = None) -> Tabl
     return Table("trials", "Trials", frame, columns, caption)
 
 
-def charts(plan: Plan, outcome: Outcome) -> list[Chart]:
+def charts(plan: StudyPlan, outcome: Outcome) -> list[Chart]:
     """History, learning curves, one chart a hyper-parameter, parallel coordinates and importance."""
     found = [_history(plan, outcome), _curves(plan, outcome)]
     found += [_slice(plan, outcome, name) for name in plan.space]
@@ -96,7 +94,7 @@ def _states(outcome: Outcome) -> dict[str, Any]:
     return {"color": alt.Color("state:N", scale=scale, legend=legend), "shape": alt.Shape("state:N", scale=scale)}
 
 
-def _shown(plan: Plan, outcome: Outcome) -> pd.DataFrame:
+def _shown(plan: StudyPlan, outcome: Outcome) -> pd.DataFrame:
     """Values in percent; a trial without one shows where it was when it ended, if it had come to a report."""
     frame = outcome.trials.copy()
     value = frame["value"].where(frame["state"] == "complete")
@@ -108,7 +106,7 @@ def _shown(plan: Plan, outcome: Outcome) -> pd.DataFrame:
     return frame[frame["shown"].notna()]
 
 
-def _tooltip(plan: Plan) -> list[Any]:
+def _tooltip(plan: StudyPlan) -> list[Any]:
     import altair as alt
 
     return [
@@ -119,18 +117,18 @@ def _tooltip(plan: Plan) -> list[Any]:
     ]
 
 
-def _quantities(plan: Plan) -> dict[str, Dimension]:
+def _quantities(plan: StudyPlan) -> dict[str, Dimension]:
     return {f"{name}:Q" if not d.values else name: d for name, d in plan.space.items()}
 
 
-def _history(plan: Plan, outcome: Outcome) -> Chart:
+def _history(plan: StudyPlan, outcome: Outcome) -> Chart:
     import altair as alt
 
     frame = _shown(plan, outcome)
     x = alt.X("trial:Q", title="trial", axis=alt.Axis(tickMinStep=1, format="d"))
     y = alt.Y("shown:Q", title=f"{what(plan)}, %", scale=alt.Scale(zero=False))
     dots = alt.Chart(frame).mark_point(filled=True, size=60, opacity=0.9)
-    line = alt.Chart(frame[frame["best"].notna()]).mark_line(interpolate="step-after", opacity=0.6, color="#8a94a0")
+    line = alt.Chart(frame[frame["best"].notna()]).mark_line(interpolate="step-after", opacity=0.6, color=GREY)
     layers = alt.layer(
         line.encode(x=x, y=alt.Y("best:Q", scale=alt.Scale(zero=False))),
         dots.encode(
@@ -149,7 +147,7 @@ def _history(plan: Plan, outcome: Outcome) -> Chart:
     )
 
 
-def _curves(plan: Plan, outcome: Outcome) -> Chart:
+def _curves(plan: StudyPlan, outcome: Outcome) -> Chart:
     import altair as alt
 
     frame = outcome.curves.merge(outcome.trials[["trial", "state"]], on="trial")
@@ -176,7 +174,7 @@ def _curves(plan: Plan, outcome: Outcome) -> Chart:
     )
 
 
-def _slice(plan: Plan, outcome: Outcome, name: str) -> Chart:
+def _slice(plan: StudyPlan, outcome: Outcome, name: str) -> Chart:
     import altair as alt
 
     d = plan.space[name]
@@ -200,7 +198,7 @@ def _slice(plan: Plan, outcome: Outcome, name: str) -> Chart:
     return Chart(f"by-{name.replace('_', '-')}", f"By {name}", chart, f"Each trial's accuracy over its {name}; {d}.")
 
 
-def _parallel(plan: Plan, outcome: Outcome) -> Chart:
+def _parallel(plan: StudyPlan, outcome: Outcome) -> Chart:
     """One axis a hyper-parameter and one for the accuracy, each from its lowest to its highest value."""
     import altair as alt
 
@@ -227,7 +225,7 @@ def _parallel(plan: Plan, outcome: Outcome) -> Chart:
             x=x,
             y=y,
             detail="trial:N",
-            color=alt.Color("accuracy:Q", scale=alt.Scale(range=["#56B4E9", "#D55E00"]), legend=legend),
+            color=alt.Color("accuracy:Q", scale=alt.Scale(range=[COLOURS[5], COLOURS[1]]), legend=legend),
             tooltip=["trial:N", "point:N", alt.Tooltip("accuracy:Q", format=".2f")],
         )
     )
@@ -272,7 +270,7 @@ def _importance(outcome: Outcome) -> Chart:
                  "How much of being among the best trials each hyper-parameter explains (PED-ANOVA).")  # fmt: skip
 
 
-def page(plan: Plan, outcome: Outcome, spec: RunSpec, about: list[str]) -> Page:
+def page(plan: StudyPlan, outcome: Outcome, spec: RunSpec, about: list[str]) -> Page:
     """The whole page."""
     history, curves, *rest = charts(plan, outcome)
     return Page(

@@ -1,6 +1,6 @@
 """The simulator: the round loop of any algorithm on one machine."""
 
-from fedbc.simulation.result import Result, load
+from fedbc.simulation.result import Result
 from fedbc.simulation.simulate import Simulation, simulate
 
-__all__ = ["Result", "Simulation", "load", "simulate"]
+__all__ = ["Result", "Simulation", "simulate"]

@@ -13,20 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedbc import trees
-from fedbc.algorithms.base import Context
 from fedbc.errors import DeviceError
-from fedbc.simulation.batches import Data
-from fedbc.simulation.engine import Engine, Facts, lane_input
+from fedbc.simulation.engine import Engine, lane_input
 from fedbc.simulation.lanes import Copies
-from fedbc.simulation.packing import Packed
 from fedbc.simulation.schedule import Plan, Plans
 from fedbc.simulation.store import DeviceStore
-from fedbc.simulation.training import Trained
+from fedbc.simulation.training import Trained, Training
 
 T = TypeVar("T")
 
 
-class ByHand:
+class ByHand(Training):
     """Rounds in plain Python (see `fedbc.simulation.training`)."""
 
     at_once = 1
@@ -38,36 +35,25 @@ class ByHand:
         """One round."""
         del meanwhile
         (plan,) = plans.rounds
-        return [_train(self.engine, server, *self.store.take(plan.devices), plan, self.data, self.key)]
+        with jax.disable_jit():
+            return [self._train(server, plan)]
 
-
-def _train(engine: Engine, server: Any, states: Packed, fresh: Any, plan: Plan, data: Data, key_data: Any) -> Trained:
-    algorithm, packing = engine.algorithm, engine.packing
-    key = jax.random.fold_in(jax.random.wrap_key_data(key_data), plan.round)
-    lanes = lane_input(states, fresh, plan)
-    total, info = None, None
-    for lane, place in zip(*plan.places, strict=True):
-        here = jax.tree.map(lambda a, lane=lane: jnp.asarray(a[lane]), lanes)
-        facts = Facts(*here.facts[place])
-        context = Context(facts.index, facts.examples, facts.steps)
-        stage = _Stage(plan.round, int(facts.index))
-        state = packing.unpack({kind: rows[place] for kind, rows in here.states.items()})
-        if facts.fresh:
-            state = stage("init_device", algorithm.init_device, algorithm.global_model(server), context)
-        carry = stage("begin", algorithm.begin, algorithm.broadcast(server), state, context)
-        own_key = jax.random.fold_in(key, facts.index)
-        for k in range(int(facts.steps)):
-            batch = stage(f"batch of step {k}", engine.batch, here, facts, data, own_key, jnp.asarray(k))
-            carry = stage(f"step {k}", algorithm.step, engine.loss, carry, batch)
-        done = stage("finish", algorithm.finish, carry)
-        total = done.summand if total is None else trees.add(total, done.summand)
-        for kind, row in packing.pack(done.device).items():
-            states[kind][lane, place] = row
-        engine.info_names = tuple(done.info)
-        info = np.zeros((*plan.devices.shape, len(done.info))) if info is None else info
-        info[lane, place] = list(done.info.values())
-    server, finite = engine.conclude(server, [jax.tree.map(lambda a: a[None], total)])
-    return Trained(server, [states], [info], finite)
+    def _train(self, server: Any, plan: Plan) -> Trained:
+        engine = self.engine
+        states, fresh = self.store.take(plan.devices)
+        lanes = lane_input(states, fresh, plan)
+        info = np.zeros((*plan.devices.shape, len(engine.shapes.info)))
+        total = None
+        for lane, place in zip(*plan.places, strict=True):
+            here = jax.tree.map(lambda a, lane=lane: jnp.asarray(a[lane]), lanes)
+            stage = _Stage(plan.round, int(plan.devices[lane, place]))
+            done = engine.place_trainer(here, server, self.data, self.key)(place, stage)
+            total = done.summand if total is None else trees.add(total, done.summand)
+            for kind, row in engine.packing.pack(done.device).items():
+                states[kind][lane, place] = row
+            info[lane, place] = engine.info_row(done.info)
+        server, finite = engine.conclude(server, [jax.tree.map(lambda a: a[None], total)])
+        return Trained(server, [states], [info], finite)
 
 
 class _Stage:

@@ -1,4 +1,4 @@
-"""What the sampled devices reported, round by round: one row a device and round."""
+"""What the sampled devices reported, round by round: one row per device and round."""
 
 from __future__ import annotations
 
@@ -16,8 +16,14 @@ class RoundReport(NamedTuple):
     round: int
     devices: Array
     examples: Array
+    names: tuple[str, ...]
     values: Array
     """(devices, names): the diagnostics"""
+
+    def means(self) -> dict[str, float]:
+        """The columns of history: NaN for what the devices do not tell."""
+        means = dict(zip(self.names, self.values.mean(0).tolist(), strict=True))
+        return {"drift": means.get("drift", np.nan), "local_loss": means.get("loss", np.nan)}
 
 
 class Diagnostics:
@@ -25,13 +31,11 @@ class Diagnostics:
 
     def __init__(self, columns: Columns | None = None) -> None:
         """`columns` are those of an earlier part of the run."""
-        self.names: tuple[str, ...] = ()
         self._before = columns or {}
         self._reports: list[RoundReport] = []
 
-    def add(self, names: tuple[str, ...], report: RoundReport) -> None:
+    def add(self, report: RoundReport) -> None:
         """Keep one round's reports."""
-        self.names = names
         self._reports.append(report)
 
     @property
@@ -42,25 +46,26 @@ class Diagnostics:
     def columns(self) -> Columns:
         """Everything so far."""
         if self._reports:
-            new = self._new_columns()
+            new = report_columns(self._reports)
             self._before = {name: np.concatenate([self._before.get(name, a[:0]), a]) for name, a in new.items()}
             self._reports.clear()
         return self._before
 
-    def _new_columns(self) -> Columns:
-        parts = self._reports
-        lengths = np.asarray([len(part.devices) for part in parts])
-        begins = np.cumsum(lengths) - lengths
-        examples = np.concatenate([part.examples for part in parts])
-        info = dict(zip(self.names, np.concatenate([part.values for part in parts]).T, strict=True))
-        weight = info.pop("weight")
-        total = np.repeat(np.add.reduceat(weight, begins), lengths)
-        evenly = np.repeat(1 / lengths, lengths)
-        return {
-            "round": np.repeat([part.round for part in parts], lengths),
-            "device": np.concatenate([part.devices for part in parts]),
-            "examples": examples,
-            **{name: np.ascontiguousarray(column) for name, column in info.items()},
-            "coefficient": np.divide(weight, total, out=evenly, where=total > 0),
-            "coefficient_by_examples": examples / np.repeat(np.add.reduceat(examples, begins), lengths),
-        }
+
+def report_columns(reports: list[RoundReport]) -> Columns:
+    """One row per round and device. A coefficient is a share in the weights of its round; evenly, if all are 0."""
+    lengths = np.asarray([len(report.devices) for report in reports])
+    begins = np.cumsum(lengths) - lengths
+    examples = np.concatenate([report.examples for report in reports])
+    info = dict(zip(reports[0].names, np.concatenate([report.values for report in reports]).T, strict=True))
+    weight = info.pop("weight", np.full(len(examples), np.nan))
+    total = np.repeat(np.add.reduceat(weight, begins), lengths)
+    evenly = np.repeat(1 / lengths, lengths)
+    return {
+        "round": np.repeat([report.round for report in reports], lengths),
+        "device": np.concatenate([report.devices for report in reports]),
+        "examples": examples,
+        **{name: np.ascontiguousarray(column) for name, column in info.items()},
+        "coefficient": np.divide(weight, total, out=evenly, where=(total > 0) | np.isnan(total)),
+        "coefficient_by_examples": examples / np.repeat(np.add.reduceat(examples, begins), lengths),
+    }

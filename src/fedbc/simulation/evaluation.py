@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedbc import trees
-from fedbc.algorithms.base import Algorithm, Context
+from fedbc.algorithms.base import Algorithm, Context, Duals
 from fedbc.algorithms.finetune import FineTune
 from fedbc.data.federation import Federation
+from fedbc.machines.world import Machines
 from fedbc.models.base import Model
 from fedbc.simulation import batches, metrics
 from fedbc.simulation.lanes import Copies, Lanes
@@ -21,6 +22,7 @@ from fedbc.simulation.store import DeviceStore
 
 Array = np.ndarray
 Row = dict[str, Any]
+T = TypeVar("T")
 
 DEFAULT = ("global", "local", "train")
 EVALUATIONS = {
@@ -49,8 +51,12 @@ class Evaluator:
         train_data: Copies,
         test_data: Copies,
         seed: int,
+        machines: Machines | None = None,
     ) -> None:
         self.algorithm, self.model, self.federation = algorithm, model, federation
+        self.machines = machines or Machines()
+        owned = federation.owned if federation.owned is not None else np.arange(federation.devices)
+        self._own = np.isin(np.arange(federation.devices), owned)
         self.what, self.lanes, self.store = what, lanes, store
         self.train_data, self.test_data = train_data, test_data
         self.test = Scorer(model, federation, federation.test, lanes, depth)
@@ -58,6 +64,10 @@ class Evaluator:
         self.tuner = fine_tune
         own = OwnModels(algorithm, store)
         self._own_on_test, self._own_on_train = self.test.own(own), self.train.own(own)
+        self._z_at_home = None
+        if model.statistics == "local" and federation.origin is None:  # a device knows its own statistics alone
+            at_home = GlobalModelAtHome(own)
+            self._z_at_home = self.test.own(at_home), self.train.own(at_home)
         if fine_tune is not None:
             self._tuned = self.test.own(TunedModels(fine_tune, model, federation, own, seed))
             self._tuned_z = self.test.own(TunedModels(fine_tune, model, federation, None, seed))
@@ -76,47 +86,70 @@ class Evaluator:
     def row(self, server: Any, history: list[Row]) -> Row:
         """What `what` asks for, as columns of history."""
         z = self.lanes.share(self.algorithm.global_model(server))
-        row: Row = {}
-        answers = self.test.one(z, self.test_data)
-        z_test = self.test.by_device(*answers)
-        if "global" in self.what:
-            origin = self.federation.origin
-            by_device = z_test if origin is None else self.test.by_device(*answers, origin.test)
-            row |= metrics.global_row(by_device, (origin or self.federation).train.sizes)
-        else:
-            row["global_test_loss"] = z_test.loss.sum() / z_test.examples.sum()
-        z_train = None
+        z_test, z_test_of_origin = self._z_on_test(z)
+        origin = self.federation.origin if "global" in self.what else None
+        measured: dict[str, Any] = {
+            "test": z_test if origin is None else z_test_of_origin,
+            "train_sizes": (origin or self.federation).train.sizes,
+        }
         if "train" in self.what or "lagrangian" in self.what:
-            z_train = self.train.by_device(*self.train.one(z, self.train_data))
-            row |= metrics.train_row(z_train)
+            measured["train"] = self._z_on_train(z)
         if "gradient" in self.what:
-            row |= self._gradient_row(z, history)
+            measured["gradient"] = self._gradient_row(z, history)
         self._score_own_models(z)
         took_part = self.store.slot_of >= 0
         if "local" in self.what:
             correct = np.where(took_part, self.known["correct"], z_test.correct)
-            own = Sums(correct, np.where(took_part, self.known["loss"], z_test.loss), z_test.examples)
-            row |= metrics.local_row(own)
+            loss = np.where(took_part, self.known["loss"], z_test.loss)
+            measured["local"] = Sums(correct, loss, z_test.examples)
             if self.tuner is not None:
-                row |= self._tuned_row(z, z_test.examples)
-        if z_train is not None and "lagrangian" in self.what:
-            own_loss = np.where(took_part, self.known["train_loss"], z_train.loss) / z_train.examples
-            row |= metrics.lagrangian_row(own_loss, *self._drift(z[0]))
-        return row if self.model.correct else metrics.without_accuracy(row)
+                measured["tuned"] = self._tuned_scores(z, z_test.examples)
+        if "lagrangian" in self.what:
+            z_train = measured["train"]
+            own_loss = z_train._replace(loss=np.where(took_part, self.known["train_loss"], z_train.loss)).mean_loss
+            duals = all_duals(self.algorithm, self.store, z[0])
+            measured |= {"local_train_loss": own_loss, "drift": self._drift(z[0]), "duals": duals}
+        gradient = measured.pop("gradient", {})
+        return metrics.make_row(
+            metrics.Measured(**self.of_all(measured), gradient=gradient),
+            devices="global" in self.what,
+            tuned=self.tuner.column if self.tuner is not None else "",
+            accuracy=self.model.correct is not None,
+        )
 
     def global_scores(self, server: Any) -> Sums:
         """z on every device's test set."""
-        z = self.lanes.share(self.algorithm.global_model(server))
-        return self.test.by_device(*self.test.one(z, self.test_data))
+        return self.of_all(self._z_on_test(self.lanes.share(self.algorithm.global_model(server)))[0])
+
+    def _z_on_test(self, z: Copies) -> tuple[Sums, Sums]:
+        """z on the devices' test sets, and on those of the devices that were pooled, if any were."""
+        if self._z_at_home is not None:
+            scores = self._z_at_home[0](np.arange(self.federation.devices), z, self.test_data, self.test_data)
+            return scores, scores
+        answers, origin = self.test.one(z, self.test_data), self.federation.origin
+        by_device = self.test.by_device(*answers)
+        return by_device, by_device if origin is None else self.test.by_device(*answers, origin.test)
+
+    def _z_on_train(self, z: Copies) -> Sums:
+        """z on the devices' training sets."""
+        if self._z_at_home is not None:
+            return self._z_at_home[1](np.arange(self.federation.devices), z, self.train_data, self.train_data)
+        return self.train.by_device(*self.train.one(z, self.train_data))
+
+    def of_all(self, by_device: T) -> T:
+        """Arrays with one number per device, put together from all machines, each of which knows its own."""
+        if self.machines.alone:
+            return by_device
+        return self.machines.sum(jax.tree.map(lambda a: np.where(self._own, a, 0), by_device))
 
     def state(self) -> dict[str, Array]:
         """What a checkpoint must keep."""
         return {**self.known, "unscored": np.asarray(sorted(self.unscored), np.int64)}
 
-    def restore(self, arrays: dict[str, Array]) -> None:
-        """Take over what `state` gave."""
-        self.known = {name: arrays[name].copy() for name in self.known}
-        self.unscored = set(arrays["unscored"].tolist())
+    def restore(self, parts: list[dict[str, Array]]) -> None:
+        """Take over what `state` gave, on one machine or on several."""
+        self.known = {name: np.where(self._own, sum(part[name] for part in parts), 0) for name in self.known}
+        self.unscored = {device for part in parts for device in part["unscored"].tolist() if self._own[device]}
 
     def _score_own_models(self, z: Copies) -> None:
         devices = np.asarray(sorted(self.unscored), np.int64)
@@ -133,28 +166,29 @@ class Evaluator:
     def _adapt_to(self) -> Copies:
         return self.train_data if self.tuner is not None and self.tuner.on == "train" else self.test_data
 
-    def _tuned_row(self, z: Copies, examples: Array) -> Row:
+    def _tuned_scores(self, z: Copies, examples: Array) -> Sums:
         """Fine-tuned z changes with z and is scored anew for every device; fine-tuned x_i only where x_i is z."""
         assert self.tuner is not None
         correct = self.known["tuned"].copy()
         stale = np.flatnonzero(self.store.slot_of < 0) if self.tuner.of == "local" else np.arange(len(correct))
         correct[stale] = self._tuned_z(stale, z, self.test_data, self._adapt_to).correct
-        return metrics.tuned_row(Sums(correct, correct, examples), self.tuner.column)
+        return Sums(correct, correct, examples)
 
-    def _drift(self, z: Any) -> tuple[Array, Array, Array]:
-        """‖x_i - z‖², lambda_i and gamma_i of every device, with the current z."""
+    def _drift(self, z: Any) -> Array:
+        """‖x_i - z‖² of every device, with the current z."""
         store = self.store
         drift = np.zeros(self.federation.devices)
-        own = jax.vmap(self.algorithm.local_model)(store.stacks)
-        for x, zz in zip(jax.tree.leaves(own), jax.tree.leaves(z), strict=True):
+        own = self.model.trained(jax.vmap(self.algorithm.local_model)(store.stacks))
+        for x, zz in zip(jax.tree.leaves(own), jax.tree.leaves(self.model.trained(z)), strict=True):
             difference = (np.asarray(x, float) - np.asarray(zz, float)).reshape(store.count, -1)
             drift[store.devices] += np.einsum("ij,ij->i", difference, difference)
-        return drift, *duals(self.algorithm, store, z)
+        return drift
 
     def _gradient_row(self, z: Copies, history: list[Row]) -> Row:
         assert self._gradient_weights is not None
         parts = self._gradient(self.train.all_rows, z, self.train_data, self._gradient_weights)
         total = jax.tree.map(lambda *lanes: sum(np.asarray(lane, float).sum(0) for lane in lanes), *parts)
+        total = self.machines.sum(total)
         value = float(sum(np.sum(leaf * leaf) for leaf in jax.tree.leaves(total)))
         before = [r["gradient_sqnorm"] for r in history if "gradient_sqnorm" in r]
         return {"gradient_sqnorm": value, "gradient_sqnorm_mean": float(np.mean([*before, value]))}
@@ -168,12 +202,13 @@ class Evaluator:
             rows = jnp.minimum(rows, data.y.shape[0] - 1)
             x, y = self.federation.decode(data.shared, data.x[rows]), data.y[rows]
 
-            def loss(params: Any) -> Any:
+            def loss(trained: Any) -> Any:
+                params = self.model.with_trained(z, trained)
                 return jnp.sum(jnp.where(real, self.model.loss(self.model.outputs(params, x), y), 0) * weights[rows])
 
-            return trees.add(total, jax.grad(loss)(z))
+            return trees.add(total, jax.grad(loss)(self.model.trained(z)))
 
-        return jax.lax.fori_loop(0, chunks.number, add_chunk, trees.zeros_like(z))
+        return jax.lax.fori_loop(0, chunks.number, add_chunk, trees.zeros_like(self.model.trained(z)))
 
 
 class OwnModels:
@@ -194,15 +229,31 @@ class OwnModels:
         return jax.tree.map(lambda x, zz: jnp.where(fresh.reshape(-1, *(1,) * zz.ndim), zz, x), models, z)
 
 
+class GlobalModelAtHome:
+    """z with each device's own running statistics; with the initial ones, where a device never took part."""
+
+    def __init__(self, own: Any) -> None:
+        """`own` gives the devices' own models."""
+        self.own, self.inputs = own, own.inputs
+
+    def form(self, own: Any, z: Any, data: batches.Data) -> Any:
+        """The models of one lane's places."""
+        models = self.own.form(own, z, data)
+        params = jax.tree.map(lambda zz, x: jnp.broadcast_to(zz, x.shape), z["params"], models["params"])
+        return {"params": params, "statistics": models["statistics"]}
+
+
 class TunedModels:
     """Models adapted by a few steps on fixed batches of each device's own data: its own x_i, or z."""
 
-    def __init__(self, how: FineTune, model: Model, federation: Federation, own: OwnModels | None, seed: int) -> None:
-        """`own` gives the models to adapt; None is z."""
-        self.how, self.own, self.seed = how, own, seed
+    def __init__(
+        self, how: FineTune, model: Model, federation: Federation, own: OwnModels | None, seed: int, number: int = 0
+    ) -> None:
+        """`own` gives the models to adapt; None is z. `number` is that of the federation's first device in the run."""
+        self.how, self.own, self.seed, self.number = how, own, seed, number
         self.offsets = (federation.train if how.on == "train" else federation.test).offsets
         self.gather = batches.gatherer(federation, augment=False)
-        self.loss = batches.loss_on(model)
+        self.model, self.gradient = model, batches.gradient_on(model)
 
     def inputs(self, places: Array) -> Any:
         """The batches' row numbers, and what the models to adapt need."""
@@ -221,9 +272,9 @@ class TunedModels:
 
         def step(k: Any, params: Any, own_rows: Any) -> Any:
             batch = self.gather(data, own_rows[k], jax.random.key(0))
-            gradient = jax.grad(self.loss)(params, batch)
+            moved = trees.axpy(-self.how.lr, self.gradient(params, batch), self.model.trained(params))
             # A device without examples has nothing to adapt to.
-            return trees.where(batch.size > 0, trees.axpy(-self.how.lr, gradient, params), params)
+            return trees.where(batch.size > 0, self.model.with_trained(params, moved), params)
 
         def tuned(both: tuple[Any, Any]) -> Any:
             params, own_rows = both
@@ -237,25 +288,23 @@ class TunedModels:
         batch = min(self.how.batch_size, last - first)
         table = np.full((self.how.steps, self.how.batch_size), -1, np.int32)
         if batch:
-            order = generator(self.seed, TUNE, device).permutation(np.arange(first, last))
+            order = generator(self.seed, TUNE, self.number + device).permutation(np.arange(first, last))
             table[:, :batch] = np.resize(order, (self.how.steps, batch))
         return table
 
 
-def duals(algorithm: Algorithm, store: DeviceStore, z: Any) -> tuple[Array, Array]:
-    """lambda_i and gamma_i of every device, NaN for methods without; initial ones where a device never took part."""
+def all_duals(algorithm: Algorithm, store: DeviceStore, z: Any) -> Duals | None:
+    """lambda_i and gamma_i of every device, if the method has them; initial ones where a device never took part."""
 
-    def initial(index: Any, name: str) -> Any:
+    def start(index: Any) -> Duals | None:
         context = Context(index, jnp.ones((), int), jnp.ones((), int))
-        return getattr(algorithm.init_device(z, context), name)
+        return algorithm.duals(algorithm.init_device(z, context))
 
-    population = len(store.slot_of)
-    columns = []
-    for name in ("multiplier", "tolerance"):
-        if not hasattr(store.template, name):
-            columns.append(np.full(population, np.nan))
-            continue
-        column = np.array(jax.vmap(lambda i, name=name: initial(i, name))(jnp.arange(population)))
-        column[store.devices] = getattr(store.stacks, name)
-        columns.append(column)
-    return columns[0], columns[1]
+    columns = jax.vmap(start)(jnp.arange(len(store.slot_of)))
+    if columns is None:
+        return None
+    columns = Duals(*(np.array(column) for column in columns))
+    latest: Any = jax.vmap(algorithm.duals)(store.stacks)
+    for column, known in zip(columns, latest, strict=True):
+        column[store.devices] = known
+    return columns

@@ -1,8 +1,8 @@
-"""Lanes: the same compiled function on several shares of the work at once, one thread a core (or an accelerator).
+"""Lanes: the same compiled function on several shares of the work at once, one thread per core (or an accelerator).
 
 XLA computes in the thread that asks for it (see `fedbc.runtime`), with Python's lock free, so threads are all that
 parallel lanes need. Lanes can also meet within compiled code, each on an XLA device of its own (`shard_map`): a call
-takes longer then, a meeting less time than a return to Python. That pays for tiny models, many rounds a call.
+takes longer then, a meeting less time than a return to Python. That pays for tiny models, many rounds per call.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
 from fedbc import runtime
+from fedbc.rewriting import rewritten
 
 STARTING = 0.0003
 """Seconds that the lanes need Python's lock for to start computing; what is done meanwhile would take it from them."""
@@ -38,7 +39,7 @@ class Lanes:
         self.count = count
         self.devices = runtime.lane_devices(count)
         self.width = count // len(self.devices)
-        """lanes a thread"""
+        """lanes per thread"""
         self._threads = _threads(len(self.devices)) if threads and len(self.devices) > 1 else []
         meeting = runtime.meeting_devices(count)
         self.mesh = Mesh(meeting, (LANE,), axis_types=(AxisType.Auto,)) if meeting else None
@@ -68,12 +69,12 @@ class Lanes:
             outcome = function(jax.tree.map(lambda a: a[0], own), *shared)
             return jax.tree.map(lambda a: a[None], outcome)
 
-        return jax.jit(lanes_of_thread, compiler_options=runtime.without_calls() if tiny else None)
+        return jax.jit(rewritten(lanes_of_thread), compiler_options=runtime.without_calls() if tiny else None)
 
     def compiled(self, function: Callable[..., Any], *, tiny: bool = False) -> Callable[..., list[Any]]:
         """`function(own, *shared)` is one lane's work; the result takes all lanes' `own`, stacked, and Copies.
 
-        It returns one outcome a thread, with a leading axis for the thread's lanes. `meanwhile`, if given, is called
+        It returns one outcome per thread, with a leading axis for the thread's lanes. `meanwhile`, if given, is called
         once while the lanes compute.
         """
         start = self._starter(self.program(function, tiny=tiny))
@@ -101,8 +102,10 @@ class Lanes:
         """What the lanes that meet run, to be compiled."""
         assert self.mesh is not None
 
+        one = rewritten(function)
+
         def lane(own: Any, shared: Any) -> Any:
-            return function(jax.tree.map(lambda a: a[0], own), *shared)
+            return one(jax.tree.map(lambda a: a[0], own), *shared)
 
         own, same = Spec(LANE), Spec()
         lanes = jax.shard_map(lane, mesh=self.mesh, in_specs=(own, same), out_specs=same, check_vma=False)

@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedbc.simulation.amounts import OnePerDevice, amounts_of, most
+
 Array = np.ndarray
 
-SAMPLE, SHUFFLE, INIT, NOISE, TUNE = 1, 2, 3, 4, 5
+SAMPLE, SHUFFLE, INIT, NOISE, TUNE, AMOUNT = 1, 2, 3, 4, 5, 6
 """Purposes of random numbers: each has a stream of its own."""
 
 
@@ -31,19 +33,20 @@ def sample_devices(seed: int, round: int, population: int, sample: int | None) -
     return np.sort(generator(seed, SAMPLE, round).choice(population, sample, replace=False, shuffle=False))
 
 
-def shuffled_epochs(seed: int, round: int, devices: Array, examples: Array, epochs: int) -> Array:
+def shuffled_epochs(seed: int, round: int, devices: Array, examples: Array, epochs: int | Array) -> Array:
     """Permutations of each device's examples, one an epoch, device after device in one array.
 
     A permutation is the order of hashed numbers. They come from SplitMix64, started from a hash of (seed, purpose,
     round, device): a bit generator of NumPy's takes longer to set up than a small device's examples to shuffle. All
     devices are worked on at once, for many small arrays cost more time than their numbers.
     """
+    epochs = np.broadcast_to(epochs, examples.shape)
     parts = np.repeat(examples, epochs)  # the sizes of the permutations
     ends = np.cumsum(parts)
     total = int(ends[-1]) if len(ends) else 0
     begins = (ends - parts).astype(np.uint64)
     place = np.arange(total, dtype=np.uint64)
-    start = _starts(seed, SHUFFLE, round, devices) - _GOLDEN * (begins[::epochs] - np.uint64(1))
+    start = _starts(seed, SHUFFLE, round, devices) - _GOLDEN * (begins[np.cumsum(epochs) - epochs] - np.uint64(1))
     numbers = _GOLDEN * place
     numbers += np.repeat(start, epochs * examples)
     _mix(numbers)
@@ -92,49 +95,78 @@ def _starts(seed: int, purpose: int, round: int, devices: Array) -> Array:
 class Batching:
     """How devices cut their examples into batches.
 
-    batch_size: examples a batch; the last batch of an epoch may be smaller. None is full-batch gradient descent.
+    batch_size: examples per batch; the last batch of an epoch may be smaller. None is full-batch gradient descent.
     epochs: passes over the data; for full-batch descent, the number of steps K.
     per_step: mini-batches that one step of the method takes.
+    fixed_steps: the number of local steps K in the place of `epochs`; the last epoch may then be cut off.
+
+    Both may differ between devices and rounds (`fedbc.simulation.amounts`); the methods below take what `amounts` drew.
     """
 
     batch_size: int | None
-    epochs: int
+    epochs: int | str | OnePerDevice = 1
     per_step: int = 1
+    fixed_steps: int | str | OnePerDevice | None = None
 
-    def steps(self, examples: Array) -> Array:
+    @property
+    def amount(self) -> int | str | OnePerDevice:
+        """Epochs, or steps where those are fixed."""
+        return self.epochs if self.fixed_steps is None else self.fixed_steps
+
+    def amounts(self, seed: int, round: int, devices: Array) -> Array:
+        """The epochs, or the steps, of these devices in a round."""
+        if isinstance(self.amount, int):
+            return np.full(len(devices), self.amount)
+        return amounts_of(self.amount, devices, _starts(seed, AMOUNT, round, devices))
+
+    def steps(self, examples: Array, amounts: Array | int) -> Array:
         """The number of local steps of devices with these numbers of examples."""
-        if self.batch_size is None:
-            return np.full_like(examples, self.epochs)
-        batches = self.epochs * -(-examples // self.batch_size)
+        if self.batch_size is None or self.fixed_steps is not None:
+            return np.broadcast_to(amounts, np.shape(examples))
+        batches = amounts * -(-examples // self.batch_size)
         return -(-batches // self.per_step)
 
-    def table_rows(self, examples: Array) -> Array:
+    def passes(self, examples: Array, amounts: Array | int) -> Array:
+        """How many epochs they begin."""
+        if self.fixed_steps is None or self.batch_size is None:
+            return np.broadcast_to(amounts, np.shape(examples))
+        return -(-(amounts * self.per_step) // -(-examples // self.batch_size))
+
+    def table_rows(self, examples: Array, amounts: Array | int) -> Array:
         """The number of rows that such devices take in the table of row numbers."""
         if self.batch_size is None:
             return np.zeros_like(examples)
-        return self.steps(examples) * self.per_step
+        return self.steps(examples, amounts) * self.per_step
 
     def table(self, seed: int, round: int, device: int, examples: int) -> Array:
         """A device's batches in a round: (rows, batch_size) example numbers, -1 where a batch is not full."""
-        assert self.batch_size is not None
+        if self.batch_size is None:  # full-batch descent takes the data as they are
+            return np.zeros((1, 1), np.int32)
         devices, sizes = np.asarray([device]), np.asarray([examples])
-        table = np.full((int(self.table_rows(sizes)[0]), self.batch_size), -1, np.int32)
-        self.fill(table, shuffled_epochs(seed, round, devices, sizes, self.epochs), sizes, np.zeros(1, int))
+        amounts = self.amounts(seed, round, devices)
+        table = np.full((int(self.table_rows(sizes, amounts)[0]), self.batch_size), -1, np.int32)
+        orders = shuffled_epochs(seed, round, devices, sizes, self.passes(sizes, amounts))
+        self.fill(table, orders, sizes, amounts, np.zeros(1, int))
         return table
 
-    def fill(self, table: Array, orders: Array, examples: Array, first: Array) -> None:
+    def fill(self, table: Array, orders: Array, examples: Array, amounts: Array, first: Array) -> None:
         """Cut devices' permutations, device after device in one array, into batches.
 
         table: (rows, batch_size), -1 all over; a device's batches begin in row `first`. If they do not fill the last
         step, it takes the device's first batches again.
         """
         assert self.batch_size is not None
-        batches = -(-examples // self.batch_size)
-        parts = np.repeat(examples, self.epochs)
-        begins = (first[:, None] + batches[:, None] * np.arange(self.epochs)) * self.batch_size
-        shift = begins.ravel() - (np.cumsum(parts) - parts)
-        table.reshape(-1)[np.arange(len(orders)) + np.repeat(shift, parts)] = orders
-        filled, rows = self.epochs * batches, self.table_rows(examples)
+        batches, passes = -(-examples // self.batch_size), self.passes(examples, amounts)
+        parts = np.repeat(examples, passes)
+        number = np.arange(len(parts)) - np.repeat(np.cumsum(passes) - passes, passes)  # of an epoch on its device
+        begins = (np.repeat(first, passes) + np.repeat(batches, passes) * number) * self.batch_size
+        shift = begins - (np.cumsum(parts) - parts)
+        filled, rows = passes * batches, self.table_rows(examples, amounts)
+        place = np.arange(len(orders)) + np.repeat(shift, parts)
+        if (filled > rows).any():  # the last epoch is cut off
+            kept = place < np.repeat((first + rows) * self.batch_size, passes * examples)
+            place, orders = place[kept], orders[kept]
+        table.reshape(-1)[place] = orders
         for device in np.flatnonzero(filled < rows):
             own = table[first[device] :][: rows[device]]
             own[filled[device] :] = np.resize(own[: filled[device]], own[filled[device] :].shape)
@@ -167,11 +199,22 @@ class Plans(NamedTuple):
 class Planner:
     """Plans rounds. All plans of a run have the same array shapes, whichever devices are drawn."""
 
-    def __init__(self, offsets: Array, batching: Batching, *, sample: int | None, lanes: int, seed: int) -> None:
+    def __init__(
+        self,
+        offsets: Array,
+        batching: Batching,
+        *,
+        sample: int | None,
+        lanes: int,
+        seed: int,
+        owned: Array | None = None,
+    ) -> None:
+        """`owned` are the devices that train here, where other machines train the others; None is all of them."""
         self.offsets, self.batching, self.seed, self.lanes = offsets, batching, seed, lanes
         self.sizes = np.diff(offsets)
         self.population = len(self.sizes)
         self.sample = self.population if sample is None else sample
+        self._is_own = None if owned is None else np.isin(np.arange(self.population), owned)
         # A lane takes at most 1.5 times its even share of the devices: the balance of work hardly suffers,
         # and the stack of device states that a lane carries stays small.
         self.depth = min(self.sample, -(-3 * self.sample // (2 * lanes)))
@@ -179,13 +222,17 @@ class Planner:
 
     def _longest_table(self) -> int:
         """A bound on the rows of any lane's table, for any draw of devices."""
-        rows = self.batching.table_rows(self.sizes)
+        rows = self.batching.table_rows(self.sizes, most(self.batching.amount, self.population))
         heaviest = np.sort(rows)[::-1][: self.sample]
         # Longest first: a lane that gets a device is no fuller than the others before; the places' limit can add at
         # most the devices that a full lane turned away, which are the lightest.
         dealt = deal(heaviest, self.lanes, self.depth)
         bound = max(int(heaviest[dealt == lane].sum()) for lane in range(self.lanes))
         return max(1, bound, int(heaviest.sum()) // self.lanes + int(heaviest.max(initial=0)))
+
+    def sampled(self, round: int) -> Array:
+        """The devices that take part in a round, here or elsewhere, in ascending order."""
+        return sample_devices(self.seed, round, self.population, self.sample)
 
     @property
     def table_shape(self) -> tuple[int, int, int]:
@@ -204,18 +251,23 @@ class Planner:
         return Plans([self._plan(first + i, table, i) for i in range(count)], table)
 
     def _plan(self, round: int, tables: Array, at: int) -> Plan:
-        devices = sample_devices(self.seed, round, self.population, self.sample)
+        devices = self.sampled(round)
+        if self._is_own is not None:
+            devices = devices[self._is_own[devices]]
         examples = self.sizes[devices]
-        steps = self.batching.steps(examples)
+        amounts = self.batching.amounts(self.seed, round, devices)
+        steps, rows = self.batching.steps(examples, amounts), self.batching.table_rows(examples, amounts)
         lane = deal(steps, self.lanes, self.depth)
-        rows_before, place = _running(self.batching.table_rows(examples), lane, self.lanes)
+        rows_before, place = _running(rows, lane, self.lanes)
         size = self.batching.batch_size
         first = self.offsets[devices] if size is None else rows_before
         if size is not None:
-            orders = shuffled_epochs(self.seed, round, devices, examples, self.batching.epochs)
-            orders += np.repeat(self.offsets[devices].astype(np.int32), self.batching.epochs * examples)
+            assert (rows_before + rows <= self.length).all(), "a lane's table is too short"
+            passes = self.batching.passes(examples, amounts)
+            orders = shuffled_epochs(self.seed, round, devices, examples, passes)
+            orders += np.repeat(self.offsets[devices].astype(np.int32), passes * examples)
             begins = (lane * tables.shape[1] + at) * self.length + rows_before
-            self.batching.fill(tables.reshape(-1, size), orders, examples, begins)
+            self.batching.fill(tables.reshape(-1, size), orders, examples, amounts, begins)
         facts = np.zeros((4, self.lanes, self.depth), np.int32)
         facts[0] = -1
         facts[:, lane, place] = devices, examples, steps, first

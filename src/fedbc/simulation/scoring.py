@@ -12,6 +12,7 @@ import numpy as np
 from fedbc import trees
 from fedbc.data.federation import Federation, Split
 from fedbc.models.base import Model
+from fedbc.rewriting import rewritten
 from fedbc.simulation.batches import Data
 from fedbc.simulation.lanes import Copies, Lanes
 from fedbc.simulation.schedule import deal
@@ -79,7 +80,7 @@ class Scorer:
         self._one = lanes.compiled(
             lambda chunks, z, data: self._lane(chunks, jax.tree.map(lambda a: a[None], z), data, self.size)
         )
-        self._at_once = jax.jit(self._answers)
+        self._at_once = jax.jit(rewritten(self._answers))
 
     def one(self, z: Copies, data: Copies) -> tuple[Array, Array]:
         """One model on all rows: (right answers, losses), one value a row."""
@@ -97,6 +98,16 @@ class Scorer:
 
     def own(self, models: Models) -> Callable[..., Sums]:
         """A function that scores devices' own models: (devices, z, data, data to adapt to) to Sums."""
+        score = self.own_rows(models)
+
+        def summed(devices: Array, z: Copies, data: Copies, adapt_to: Copies) -> Sums:
+            sums = self.by_device(*score(devices, z, data, adapt_to))
+            return Sums(*(part[devices] for part in sums))
+
+        return summed
+
+    def own_rows(self, models: Models) -> Callable[..., tuple[Array, Array]]:
+        """The same, with one value a row: (right answers, losses); 0 in the rows of other devices."""
 
         def lane(own: Any, z: Any, data: Data, adapt_to: Data) -> tuple[Any, Any]:
             chunks, inputs = own
@@ -104,38 +115,37 @@ class Scorer:
 
         compiled = self.lanes.compiled(lane)
 
-        def score(devices: Array, z: Copies, data: Copies, adapt_to: Copies) -> Sums:
-            right, loss = np.zeros(len(devices)), np.zeros(len(devices))
+        def score(devices: Array, z: Copies, data: Copies, adapt_to: Copies) -> tuple[Array, Array]:
+            right, loss = np.zeros(len(self.split.y)), np.zeros(len(self.split.y))
             lanes, at_once = self.lanes.count, self.lanes.count * self.depth
             for begin in range(0, len(devices), at_once):
                 part = np.arange(begin, min(begin + at_once, len(devices)))
                 lane_of = deal(self.own_chunks[devices[part]], lanes, self.depth)
                 places = np.full((lanes, self.depth), -1)
                 chunks = _empty_chunks(lanes, self._own_length)
-                owner = np.full((lanes, self._own_length), -1)
                 for i in range(lanes):
                     members = part[lane_of == i]
                     places[i, : len(members)] = devices[members]
-                    self._fill_lane(chunks, owner, i, members, devices[members])
+                    self._fill_lane(chunks, i, devices[members])
                 r, v = zip(*compiled((chunks, models.inputs(places)), z, data, adapt_to), strict=True)
-                used = owner >= 0
-                np.add.at(right, owner[used], _joined(r).sum(-1, dtype=float)[used])
-                np.add.at(loss, owner[used], _joined(v).sum(-1, dtype=float)[used])
-            return Sums(right, loss, self.split.sizes[devices])
+                in_rows = np.arange(self.own_size)
+                used = chunks.start[..., None] + in_rows < chunks.stop[..., None]
+                rows = (chunks.start[..., None] + in_rows)[used]
+                right[rows], loss[rows] = _joined(r)[used], _joined(v)[used]
+            return right, loss
 
         return score
 
-    def _fill_lane(self, chunks: Chunks, owner: Array, lane: int, members: Array, devices: Array) -> None:
+    def _fill_lane(self, chunks: Chunks, lane: int, devices: Array) -> None:
         """Lay out one lane's devices as chunks that never span two devices."""
         end = 0
-        for place, (member, device) in enumerate(zip(members, devices, strict=True)):
+        for place, device in enumerate(devices):
             first, last = self.split.offsets[device], self.split.offsets[device + 1]
             starts = np.arange(first, last, self.own_size)
             here = slice(end, end + len(starts))
             chunks.model[lane, here] = place
             chunks.start[lane, here] = starts
             chunks.stop[lane, here] = np.minimum(starts + self.own_size, last)
-            owner[lane, here] = member
             end += len(starts)
         chunks.number[lane] = end
 
@@ -158,7 +168,7 @@ class Scorer:
         return right, self.model.loss(outputs, y)
 
     def _lane(self, chunks: Chunks, models: Any, data: Data, size: int) -> tuple[Any, Any]:
-        dtype = jax.tree.leaves(models)[0].dtype
+        dtype = jax.tree.leaves(self.model.trained(models))[0].dtype
         last_row = data.y.shape[0] - 1
 
         def chunk(c: Any, sofar: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -172,6 +182,31 @@ class Scorer:
         length = chunks.start.shape[0]
         empty = jnp.zeros((length, size), bool), jnp.zeros((length, size), dtype)
         return jax.lax.fori_loop(0, chunks.number, chunk, empty)
+
+
+class StoredModels:
+    """The local models of a finished run; z for a device that never took part."""
+
+    def __init__(self, devices: int) -> None:
+        self.slot = np.full(devices, -1)
+        self.stack: Any = None
+
+    def put(self, stack: Any, participants: Array) -> None:
+        """Take the models of these devices, in the same order."""
+        self.stack = jax.tree.map(np.asarray, stack)
+        self.slot[:] = -1
+        self.slot[participants] = np.arange(len(participants))
+
+    def inputs(self, places: Array) -> Any:
+        """Their rows of the stack, and whether a device has none."""
+        slots = np.where(places >= 0, self.slot[places], -1)
+        return jax.tree.map(lambda a: a[np.maximum(slots, 0)], self.stack), slots < 0
+
+    def form(self, own: Any, z: Any, data: Data) -> Any:
+        """The models of one lane's places."""
+        del data
+        models, fresh = own
+        return jax.tree.map(lambda x, zz: jnp.where(fresh.reshape(-1, *(1,) * zz.ndim), zz, x), models, z)
 
 
 def _joined(parts: tuple[Any, ...]) -> Array:

@@ -3,39 +3,45 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import platform
-import signal
-import threading
 import time
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from importlib import metadata
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from fedbc import checks, data, runtime, storage, trees
-from fedbc.algorithms.base import Algorithm
+from fedbc import checks, data, runtime, storage
+from fedbc.algorithms.base import INFO, Algorithm
+from fedbc.algorithms.domains import Domain, check_domain
 from fedbc.algorithms.finetune import FineTune
+from fedbc.algorithms.optimizers import OWN
+from fedbc.algorithms.schedules import Schedule
 from fedbc.data.federation import Federation
-from fedbc.errors import Diverged, InputError, Interrupted
+from fedbc.errors import Diverged, InputError, Interrupted, MachineLost
+from fedbc.machines.joining import here
+from fedbc.machines.share import keep_own
 from fedbc.models.base import Model
-from fedbc.simulation import batches
+from fedbc.simulation import batches, checkpoints
+from fedbc.simulation.checkpoints import Checkpoint
 from fedbc.simulation.debug import ByHand
+from fedbc.simulation.description import check_same_run, checksum, describe_run
+from fedbc.simulation.device import run_key
 from fedbc.simulation.diagnostics import Diagnostics, RoundReport
+from fedbc.simulation.ending import COLUMN, Reason
 from fedbc.simulation.engine import Engine
-from fedbc.simulation.evaluation import DEFAULT, Evaluator, Row, duals
+from fedbc.simulation.evaluation import DEFAULT, Evaluator, Row, all_duals
+from fedbc.simulation.initial import Start, origin, read_start
+from fedbc.simulation.interrupt import patient_interrupt
 from fedbc.simulation.lanes import Lanes
-from fedbc.simulation.result import Result
-from fedbc.simulation.schedule import INIT, NOISE, Batching, Plan, Planner, Plans, generator
+from fedbc.simulation.result import Result, RunFolder, State
+from fedbc.simulation.schedule import INIT, NOISE, Batching, Plan, Planner, Plans
 from fedbc.simulation.settings import Settings
 from fedbc.simulation.store import DeviceStore
 from fedbc.simulation.training import Trained, Training, training
+from fedbc.simulation.unseen import Unseen
 
-CHECKPOINT = "checkpoint.safetensors"
 FORMAT = "fedbc-checkpoint-1"
 
 
@@ -45,7 +51,7 @@ def simulate(
     federation: Federation,
     *,
     rounds: int = 100,
-    epochs: int = 1,
+    epochs: int | str | Sequence[int] = 1,
     batch_size: int | None = 20,
     sample: int | None = None,
     pooled: bool = False,
@@ -55,6 +61,21 @@ def simulate(
     fine_tune: FineTune | None = None,
     lanes: int | None = None,
     validation: float | None = None,
+    steps: int | str | Sequence[int] | None = None,
+    target_accuracy: float | None = None,
+    patience: int | None = None,
+    time_budget: float | None = None,
+    epsilon: float | Sequence[float] | None = None,
+    check_every: int | None = None,
+    domain: str | Mapping[str, Any] | Domain | None = None,
+    optimizer: str | Mapping[str, Any] | Any = OWN,
+    keep_optimizer: bool = False,
+    clip: float | None = None,
+    weight_decay: float = 0.0,
+    lr_schedule: str | Mapping[str, Any] | Schedule | None = None,
+    dual_schedule: str | Mapping[str, Any] | Schedule | None = None,
+    unseen: float | Sequence[int] | None = None,
+    initial: Any = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 20,
     resume: bool = False,
@@ -64,8 +85,9 @@ def simulate(
     """Run a federated method on one machine.
 
     rounds: rounds of communication.
-    epochs: passes of each sampled device over its data in a round (E); for full-batch descent the local steps K.
-    batch_size: examples a local step; None is full-batch gradient descent.
+    epochs: passes of each sampled device over its data in a round (E); for full-batch descent the local steps K. A list
+        is one number per device; a pair, or text such as "1-5", is drawn between, anew for each device and round.
+    batch_size: examples per local step; None is full-batch gradient descent.
     sample: devices that take part in a round, drawn uniformly without replacement; None is all of them.
     pooled: train on all devices' data as if one device had them: a centralised run, for comparison.
     seed: determines the initial model, the samples and the batches; a run is a function of it.
@@ -74,49 +96,76 @@ def simulate(
     evaluate_every: measure every so many rounds, and after the last.
     fine_tune: adapt each device's model by a few steps before it is evaluated, in columns of its own; by default as
         the algorithm asks for it (MAML-type methods do).
-    lanes: parallel lanes of devices; by default one a core. Sums over devices are formed lane by lane, so another
+    lanes: parallel lanes of devices; by default one per core. Sums over devices are formed lane by lane, so another
         number of lanes agrees up to the rounding of floating-point sums, the same number to the bit.
     validation: hold this share of each device's training examples out, drawn by `seed`, and measure on them instead of
         the test sets, which are not used: for choosing hyper-parameters.
+    steps: the local steps of each sampled device in a round (K_i), in the place of epochs; in the same forms.
+    target_accuracy: end when z's accuracy reaches it; the last row of history says in `ended` why a run ended.
+    patience: end after so many rounds without a better accuracy of z than before.
+    time_budget: end after so many seconds of rounds.
+    epsilon: local training ends when ‖∇L_i‖² <= epsilon_i on all of the device's examples, after K_i steps at the
+        latest; one number, or one per device. `devices` has each device's steps, its residual ‖∇L_i‖² and its checks.
+    check_every: form that gradient every so many steps; by default once per epoch, for full batches after each step.
+    domain: the compact set X: "ball,radius=5", "box,low=-1,high=1", from Python a Ball with a centre as well. Every
+        local step and the server end with the projection on it; `summary` has its diameter R.
+    optimizer: of the local steps: "sgd" is the method's own gradient descent with its momentum; any of optax's by name
+        with arguments, such as "adam" or "rmsprop,decay=0.99", at the method's lr; from Python also a function from
+        the rate to a transformation (`optax.adam`), or a transformation, with a rate of its own.
+    keep_optimizer: what the optimizer remembers stays on the device; by default it restarts each round.
+    clip: bound on the norm of a batch's gradient of f_i; None is none.
+    weight_decay: c, for c w added to the gradient of the local steps.
+    lr_schedule: factor of the local rates over the rounds: "cosine", "step,every=50,factor=0.5", "inverse_sqrt" or
+        "constant", each with warmup=ROUNDS if wanted; from Python also a function of the number of rounds done before.
+    dual_schedule: the same for FedBC's dual_lr.
+    unseen: keep devices out of training, a list of them or a share drawn by `seed`, and measure z on their test sets,
+        in columns of their own; `fedbc.personalize` then gives them models, too.
+    initial: start from another run's end, a result or the folder of a run, or from a model's parameters. Of a run with
+        the same algorithm the server's and the devices' states are kept; there may be more devices now, which join.
+        None is a model drawn by `seed`.
     checkpoint, checkpoint_every: a folder to write the run's whole state to, every so many rounds.
     resume: go on from the folder's checkpoint, to the same bits as an uninterrupted run.
     debug: no compilation, one device after the other; errors name round, device and stage.
     on_round: called with each row of history.
     """
-    evaluate = tuple(evaluate)
-    settings = Settings(
-        epochs, batch_size, sample, pooled, seed, evaluate, evaluate_every, fine_tune, lanes, validation
-    )
-    run = Simulation(algorithm, model, federation, settings, debug=debug)
     checks.integer("rounds", rounds, at_least=1)
+    what: Any = evaluate
+    settings = Settings(
+        cast(Any, epochs),
+        batch_size,
+        sample,
+        pooled,
+        seed,
+        what,
+        evaluate_every,
+        fine_tune,
+        lanes,
+        validation,
+        unseen=unseen,
+        steps=cast(Any, steps),
+        target_accuracy=target_accuracy,
+        patience=patience,
+        time_budget=time_budget,
+        epsilon=epsilon,
+        check_every=check_every,
+        domain=domain,
+        optimizer=optimizer,
+        keep_optimizer=keep_optimizer,
+        clip=clip,
+        weight_decay=weight_decay,
+        lr_schedule=lr_schedule,
+        dual_schedule=dual_schedule,
+    ).completed(rounds)
     checks.integer("checkpoint_every", checkpoint_every, at_least=1)
-    file = Path(checkpoint) / CHECKPOINT if checkpoint is not None else None
-    if resume:
-        if file is None:
-            raise InputError("resume=True needs checkpoint=FOLDER, the folder to resume from")
-        run.restore(file)
-    elif file is not None:
-        with storage.explained(file.parent):
-            file.parent.mkdir(parents=True, exist_ok=True)
-    with _patient_interrupt() as stop, jax.disable_jit(debug):
-        while run.round < rounds:
-            try:
-                row = run.advance(last=run.round + 1 == rounds, ahead=rounds - run.round - 1)
-            except Diverged as error:
-                error.result = run.result()
-                if file is not None:
-                    run.save(file)
-                raise
-            if on_round is not None:
-                on_round(row)
-            due = run.round % checkpoint_every == 0 or run.round == rounds or stop()
-            if file is not None and due:
-                run.save(file)
-            if stop() and run.round < rounds:
-                kept = f"; its state is in {file.parent}" if file is not None else ""
-                raise Interrupted(
-                    f"stopped after round {run.round} of {rounds}{kept}", round=run.round, result=run.result()
-                )
+    kept = None
+    if checkpoint is not None:
+        kept = Checkpoint(RunFolder(checks.path("checkpoint", checkpoint)).checkpoint, every=checkpoint_every)
+    if resume and kept is None:
+        raise InputError("resume=True needs checkpoint=FOLDER, the folder to resume from")
+    run = Simulation(algorithm, model, federation, settings, initial=initial, debug=debug)
+    if resume and kept is not None:
+        run.restore(kept.file, missing="refuse")
+    run.go(rounds, on_round=on_round, checkpoint=kept)
     return run.result()
 
 
@@ -132,26 +181,54 @@ class Simulation:
     """A run that can be advanced round by round."""
 
     def __init__(
-        self, algorithm: Algorithm, model: Model, federation: Federation, settings: Settings, *, debug: bool = False
+        self,
+        algorithm: Algorithm,
+        model: Model,
+        federation: Federation,
+        settings: Settings,
+        *,
+        initial: Any = None,
+        debug: bool = False,
     ) -> None:
-        settings.check(algorithm, model, federation)
+        self.machines = here()
+        self.machines.together("check the run", lambda: settings.check(algorithm, model, federation))
+        self._check_machines(settings, debug)
+        given = federation
         if settings.validation is not None:
             federation = data.held_out(federation, settings.validation, settings.seed)
+        later = None
+        if settings.unseen is not None:
+            federation, later = data.apart(federation, settings.unseen, settings.seed)
         if settings.pooled:
             federation = data.pooled(federation)
+        told = checksum(given, self.machines)
+        self.machines.agree("federation", f"{given.name}, {given.devices} devices, checksum {told}")
+        federation = keep_own(federation, self.machines)
         seed, sample = settings.seed, settings.sample
         lanes = Lanes(min(settings.lanes or runtime.default_lanes(), sample or federation.devices), threads=not debug)
 
+        domain = settings.solver.domain
+        described, algorithm = algorithm, settings.give(algorithm, model)
         self.algorithm, self.model, self.federation = algorithm, model, federation
         self.settings, self.debug = settings, debug
-        batching = Batching(settings.batch_size, settings.epochs, algorithm.batches)
-        self.planner = Planner(federation.train.offsets, batching, sample=sample, lanes=lanes.count, seed=seed)
-        self.engine = Engine(algorithm, model, federation, batching, lanes)
-        params = model.init(jax.random.key(int(generator(seed, INIT).integers(2**31))))
+        batching = Batching(settings.batch_size, settings.epochs, algorithm.batches, settings.steps)
+        self.planner = Planner(
+            federation.train.offsets, batching, sample=sample, lanes=lanes.count, seed=seed, owned=federation.owned
+        )
+        self.engine = Engine(algorithm, model, federation, batching, lanes, self.machines, settings.stopping, domain)
+        start = Start(_initial_parameters(model, seed), None)
+        if initial is not None:
+            start = read_start(initial, algorithm, model)
+        params = start.params
+        if domain is not None:
+            check_domain(domain, params)
+            params = domain.project(params)
         self.server = lanes.put(algorithm.init_server(params))[0]
         # Keys travel as plain numbers: JAX takes its fast path into compiled code for those only.
-        self.key = lanes.put(jax.random.key_data(jax.random.key(int(generator(seed, NOISE).integers(2**31)))))
-        self.store = DeviceStore(self.engine.state_shapes, federation.devices)
+        self.key = lanes.put(jax.random.key_data(run_key(seed, NOISE)))
+        self.store = DeviceStore(self.engine.shapes.device, federation.devices)
+        if start.state is not None:
+            self._take_over(start.state)
         self.train_data = lanes.put(batches.host_data(federation.train, federation.shared))
         self.training: Training
         if debug:
@@ -170,19 +247,36 @@ class Simulation:
             train_data=self.train_data,
             test_data=lanes.put(batches.host_data(federation.test, federation.shared)),
             seed=seed,
+            machines=self.machines,
         )
+        self.unseen = Unseen(model, later, lanes) if later is not None else None
+        self.evaluator.trained(self.store.devices)  # none, unless they come from another run
         self.round = 0
+        self.diverged: str | None = None
         self.history: list[Row] = []
         self.diagnostics = Diagnostics()
         self._next_plans: Plans | None = None
         self._ready: list[Ready] = []
-        self.spec = {
-            "algorithm": {"name": algorithm.name, **algorithm.hyperparameters()},
-            "model": {"name": model.name, "parameters": trees.size(params)},
-            "data": {"name": federation.name, "devices": federation.devices, "checksum": checksum(federation)},
-            "run": dataclasses.asdict(settings) | {"lanes": lanes.count},
-            "versions": versions(),
-        }
+        self.spec = describe_run(
+            described,
+            model,
+            model.trained(params),
+            data={"name": given.name, "devices": given.devices, "checksum": told},
+            run=settings.described() | {"lanes": lanes.count} | origin(initial, self.server, self.store),
+        )
+
+    def _take_over(self, state: State) -> None:
+        """Go on from another run's states; its devices keep their numbers."""
+        devices = np.asarray(state.participants)
+        if len(devices) and devices.max() >= self.federation.devices:
+            raise InputError(
+                f"initial has states of device {devices.max()}, but the federation has {self.federation.devices} "
+                "devices: new devices come after those that were there"
+            )
+        arrays = state.devices
+        stacks = storage.restored(self.store.template, arrays, "devices") if state.from_file else arrays
+        self.server = self.engine.lanes.put(state.server)[0]
+        self.store.restore(devices, stacks)
 
     def advance(self, *, last: bool = False, ahead: int = 0) -> Row:
         """Run one round and return its row of history; a round that diverges leaves everything as it was.
@@ -197,23 +291,79 @@ class Simulation:
         began = time.perf_counter() - seconds
         report = self._report(plan, trained)
         self.store.put(plan, trained.states)
-        self.evaluator.trained(report.devices)
+        self.evaluator.trained(plan.devices[plan.places])
         trained_at = time.perf_counter()
         row: Row = {"round": number}
         if number % self.settings.evaluate_every == 0 or last:
             row |= self.evaluator.row(trained.server, self.history)
-        names, means = self.engine.info_names, report.values.mean(0).tolist()
-        row |= {
-            "drift": means[names.index("drift")],
-            "local_loss": means[names.index("loss")],
-            "train_seconds": trained_at - began,
-            "seconds": time.perf_counter() - began,
-        }
+            if self.unseen is not None:
+                row |= self.unseen.row(self.algorithm.global_model(trained.server))
+        row |= report.means()
+        row |= {"train_seconds": trained_at - began, "seconds": time.perf_counter() - began}
         self.server, self.round = trained.server, number
         self._ready.pop(0)
-        self.diagnostics.add(names, report)
+        self.diagnostics.add(report)
         self.history.append(row)
         return row
+
+    def go(
+        self, rounds: int, *, on_round: Callable[[Row], None] | None = None, checkpoint: Checkpoint | None = None
+    ) -> None:
+        """Run until so many rounds are done. Ctrl-C lets the round end, keeps it, and raises Interrupted."""
+        if checkpoint is not None:
+            with storage.explained(checkpoint.file.parent):
+                checkpoint.file.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            patient_interrupt() as asked,
+            jax.disable_jit(self.debug),
+            contextlib.closing(self.training),
+            self._explained_loss(checkpoint),
+        ):
+            while self.round < rounds and not self._ended():
+                late = self._is_late()
+                try:
+                    row = self.advance(last=late or self.round + 1 == rounds, ahead=rounds - self.round - 1)
+                except Diverged as error:
+                    self.diverged = str(error)
+                    error.result = self.result()
+                    if checkpoint is not None and checkpoint.at_the_end:
+                        checkpoint.keep(self)
+                    raise
+                if on_round is not None:
+                    on_round(row)
+                if self.settings.ending.is_given:
+                    self._end(rounds)
+                last = self.round == rounds or self._ended()
+                due = checkpoint is not None and checkpoint.is_due(self.round)
+                stop, due = self.machines.any(asked(), due)
+                ends = (last and checkpoint is not None and checkpoint.at_the_end) or stop
+                if checkpoint is not None and (ends or due):
+                    checkpoint.keep(self)
+                if stop and not last:
+                    kept = f"; its state is in {checkpoint.file.parent}" if checkpoint is not None else ""
+                    raise Interrupted(
+                        f"stopped after round {self.round} of {rounds}{kept}", round=self.round, result=self.result()
+                    )
+
+    def _end(self, rounds: int) -> None:
+        """Say in the last row of history why the run ends with it, if it does."""
+        reason = self.settings.ending.reason(self.history, late=self._is_late())
+        if reason is None and self.round == rounds:
+            reason = Reason.ROUNDS
+        if reason is not None:
+            self.history[-1][COLUMN] = str(reason)
+
+    def _is_late(self) -> bool:
+        """Whether the time is over, for any of the machines."""
+        if self.settings.time_budget is None:
+            return False
+        return bool(self.machines.any(self.settings.ending.is_over_time(self.history))[0])
+
+    def _ended(self) -> bool:
+        """Whether the run has ended for good: one that came to its last round may get more of them."""
+        if self.history and self.history[-1].get(COLUMN) == Reason.ROUNDS:
+            del self.history[-1][COLUMN]
+        return bool(self.history) and COLUMN in self.history[-1]
 
     def _train(self, number: int, ahead: int) -> list[Ready]:
         """Train this round, and some of those that follow."""
@@ -236,17 +386,47 @@ class Simulation:
         """What the devices reported, if all of it is finite."""
         lane, place = plan.places
         values = np.concatenate([np.asarray(part, float) for part in trained.info])[lane, place]
-        devices = plan.devices[lane, place]
-        must_be_finite = values[:, [self.engine.info_names.index(name) for name in ("drift", "loss", "weight")]]
+        devices, examples = plan.devices[lane, place], plan.examples[lane, place]
+        if not self.machines.alone:
+            devices, examples, values = self._all_reports(plan.round, devices, examples, values)
+        names = self.engine.shapes.info
+        must_be_finite = values[:, [names.index(name) for name in INFO]]
         if not np.isfinite(must_be_finite).all():
             first = np.argmin(np.isfinite(must_be_finite).all(1))
             raise self._diverged(plan.round, int(devices[first]))
         if not trained.finite:
             raise self._diverged(plan.round, None)
-        return RoundReport(plan.round, devices, plan.examples[lane, place], values)
+        return RoundReport(plan.round, devices, examples, names, values)
+
+    def _all_reports(self, number: int, own: Any, examples: Any, values: Any) -> tuple[Any, Any, Any]:
+        """The reports of all machines' devices in a round, put together by each of them."""
+        devices = self.planner.sampled(number)
+        table = np.zeros((len(devices), 1 + values.shape[1]))
+        table[np.searchsorted(devices, own)] = np.column_stack([examples, values])
+        table = self.machines.sum(table)
+        return devices, table[:, 0].astype(np.int32), table[:, 1:]
+
+    def _check_machines(self, settings: Settings, debug: bool) -> None:
+        """What cannot be shared by machines is refused."""
+        if self.machines.alone:
+            return
+        for given, name in ((settings.pooled, "pooled"), (debug, "debug")):
+            if given:
+                raise InputError(f"{name}=True is not accepted with {self.machines.count} machines: use one")
+
+    @contextlib.contextmanager
+    def _explained_loss(self, checkpoint: Checkpoint | None) -> Iterator[None]:
+        """Where a machine is lost, say what is kept."""
+        try:
+            yield
+        except MachineLost as error:
+            kept = "nothing is kept"
+            if checkpoint is not None:
+                kept = f"the last whole checkpoint is in {checkpoint.file.parent}: start all machines again to go on"
+            raise MachineLost(f"{error}; round {self.round} was the last whole one; {kept}") from None
 
     def _diverged(self, number: int, device: int | None) -> Diverged:
-        whose = f"on device {device}" if device is not None else "in the global model"
+        whose = f"on {self.federation.device_said(device)}" if device is not None else "in the global model"
         lr = getattr(self.algorithm, "lr", None)
         advice = f"try a smaller rate than lr={lr:g}" if lr is not None else "try a smaller rate"
         kept = f"the state after round {number - 1} is kept" if number > 1 else "no round was completed"
@@ -258,18 +438,31 @@ class Simulation:
         import pandas as pd  # not at the top: a deployed device, which starts anew for each message, has no use for it
 
         z = self.algorithm.global_model(self.server)
-        multipliers, tolerances = duals(self.algorithm, self.store, z)
+        unknown = np.full(self.federation.devices, np.nan)
+        duals = all_duals(self.algorithm, self.store, z)
+        multipliers, tolerances = self.evaluator.of_all(duals) if duals is not None else (unknown, unknown)
         models = jax.vmap(self.algorithm.local_model)(self.store.stacks)
         return Result(
             history=pd.DataFrame(self.history, columns=_columns(self.history)),
-            devices=pd.DataFrame(self.diagnostics.columns()),
+            devices=self._named(pd.DataFrame(self.diagnostics.columns())),
             global_model=jax.tree.map(np.asarray, z),
             multipliers=multipliers,
             tolerances=tolerances,
             spec=self.spec | {"run": {"rounds": self.round, **self.spec["run"]}},
             participants=self.store.devices,
             participants_models=jax.tree.map(np.asarray, models),
+            meaning=self.federation.meaning,
+            state=State(
+                jax.tree.map(np.array, self.server), self.store.devices, jax.tree.map(np.array, self.store.stacks)
+            ),
+            diverged=self.diverged,
+            source={"model": self.model, "data": self.federation}.__getitem__,
         )
+
+    def _named(self, rows: Any) -> Any:
+        """Devices by their names, where they have some."""
+        names = self.federation.device_names
+        return rows.assign(device=np.asarray(names, object)[rows["device"]]) if names and len(rows) else rows
 
     def save(self, file: Path) -> None:
         """Write the whole state to one file, atomically."""
@@ -290,26 +483,51 @@ class Simulation:
         }
         storage.write_arrays(file, arrays, facts)
 
-    def restore(self, file: Path) -> None:
-        """Take over the state that `save` wrote; one of another run, or a damaged one, is an InputError."""
-        arrays, facts = storage.read_arrays(file)
-        if facts.get("format") != FORMAT:
-            raise InputError(f"{file} has format {facts.get('format')!r}; this version reads {FORMAT}")
-        check_same_run(file, facts["spec"], self.spec)
+    def restore(self, file: Path, *, missing: str = "begin") -> None:
+        """Take over the state that `Checkpoint.keep` wrote; one of another run, or a damaged one, is an InputError.
+
+        missing: what to do if there is none: "begin" leaves the run at its beginning, "refuse" is an InputError.
+        """
+        files = self.machines.together("find its checkpoint", lambda: checkpoints.find(file, self.machines))
+        if not files and missing == "begin":
+            return
+        self.machines.together("read its checkpoint", lambda: self._restore(files or [file]))
+
+    def _restore(self, files: list[Path]) -> None:
+        """From one file, or from one per machine; what other machines own is left to them."""
+        own = np.ones(self.federation.devices, bool)
+        if self.federation.owned is not None:
+            own = np.isin(np.arange(self.federation.devices), self.federation.owned)
+        read = [self._read(file) for file in files]
+        arrays, facts = read[0]
         self.server = self.engine.lanes.put(storage.restored(self.server, arrays, "server"))[0]
-        self.store.restore(arrays["participants"], storage.restored(self.store.template, arrays, "devices"))
-        self.evaluator.restore(_under("scores.", arrays))
+        kept = [own[part["participants"]] for part, _ in read]
+        stacks = [
+            jax.tree.map(lambda a, k=k: a[k], storage.restored(self.store.template, part, "devices"))
+            for (part, _), k in zip(read, kept, strict=True)
+        ]
+        participants = [part["participants"][k] for (part, _), k in zip(read, kept, strict=True)]
+        self.store.restore(np.concatenate(participants), jax.tree.map(lambda *a: np.concatenate(a), *stacks))
+        self.evaluator.restore([_under("scores.", part) for part, _ in read])
         self.round, self.history = facts["round"], facts["history"]
         self._ready.clear()
         columns = _under("device_rows.", arrays)
         self.diagnostics = Diagnostics({name: columns[name] for name in facts["device_columns"]})
 
+    def _read(self, file: Path) -> tuple[storage.Arrays, dict[str, Any]]:
+        arrays, facts = storage.read_arrays(file)
+        if facts.get("format") != FORMAT:
+            raise InputError(f"{file} has format {facts.get('format')!r}; this version reads {FORMAT}")
+        check_same_run(file, facts["spec"], self.spec)
+        return arrays, facts
 
-def versions() -> dict[str, str]:
-    """The software that a run depends on."""
-    names = ["fedbc", "jax", "jaxlib", "numpy", "pandas"]
-    found = {name: metadata.version(name) for name in names}
-    return {**found, "python": platform.python_version(), "platform": jax.devices()[0].platform}
+
+def _initial_parameters(model: Model, seed: int) -> Any:
+    """Of JAX's own types, so that a Python or NumPy number in them is one of theirs, too."""
+    params = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), model.init(run_key(seed, INIT)))
+    if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(params)):
+        raise InputError(f"model {model.name} begins with a parameter that is not finite: see what init(key) gives")
+    return params
 
 
 def _columns(history: list[Row]) -> list[str]:
@@ -320,54 +538,3 @@ def _columns(history: list[Row]) -> list[str]:
 
 def _under(prefix: str, arrays: storage.Arrays) -> storage.Arrays:
     return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
-
-
-def checksum(federation: Federation) -> str:
-    """Tells federations apart by their data."""
-    value = 0
-    for split in (federation.train, federation.test):
-        for array in (split.x, split.y, split.offsets):
-            value = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, value)
-    return f"{value:08x}"
-
-
-def check_same_run(file: Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """A checkpoint continues the same run only: algorithm, model, data and run must agree, versions need not."""
-    for part in ("algorithm", "model", "data", "run"):
-        old, new = stored.get(part, {}), _as_json(wanted[part])
-        for key in sorted(old.keys() | new.keys()):
-            if old.get(key) != new.get(key):
-                raise InputError(
-                    f"{file} belongs to another run: its {part} {key} is {old.get(key)!r}, here it is {new.get(key)!r}"
-                )
-
-
-def _as_json(value: Any) -> Any:
-    """As it comes back from a JSON file: tuples are lists there."""
-    if isinstance(value, dict):
-        return {k: _as_json(v) for k, v in value.items()}
-    return [_as_json(v) for v in value] if isinstance(value, list | tuple) else value
-
-
-@contextlib.contextmanager
-def _patient_interrupt() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C lets the running round end; the second one interrupts at once, as usual."""
-    asked = False
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    usual = signal.getsignal(signal.SIGINT)
-
-    def remember(number: int, frame: Any) -> None:
-        nonlocal asked
-        asked = True
-        signal.signal(signal.SIGINT, usual)
-
-    if usual is not signal.default_int_handler:  # somebody else handles Ctrl-C: leave it to them
-        yield lambda: False
-        return
-    signal.signal(signal.SIGINT, remember)
-    try:
-        yield lambda: asked
-    finally:
-        signal.signal(signal.SIGINT, usual)

@@ -32,7 +32,7 @@ class Trained(NamedTuple):
     states: list[Packed]
     """new device states, packed, in parts of (lanes, places, width)"""
     info: list[Any]
-    """diagnostics, parts of (lanes, places, number of them); `Engine.info_names` has their names"""
+    """diagnostics, parts of (lanes, places, number of them); `Engine.shapes.info` has their names"""
     finite: Any
     """whether the new global model has no infinite or undefined value"""
 
@@ -41,21 +41,27 @@ class Training(Protocol):
     """Runs rounds."""
 
     at_once: int
-    """the most rounds a call"""
+    """the most rounds per call"""
 
     def train(self, server: Any, plans: Plans, meanwhile: Meanwhile) -> list[Trained]:
         """Run the planned rounds; `meanwhile` is called while the lanes compute. The store is read, not changed."""
 
+    def close(self) -> None:
+        """Release what outlives a run; another round may follow."""
+        return
+
 
 def training(engine: Engine, planner: Planner, store: DeviceStore, data: Copies, key: Copies) -> Training:
     """The faster way to run rounds."""
+    if engine.model.rounds is not None:
+        return engine.model.rounds(engine, planner, store, data, key)
     rounds = min(MOST_ROUNDS, MOST_NUMBERS // int(np.prod(planner.table_shape)))
-    if engine.tiny and engine.lanes.mesh is not None and rounds > 1:
+    if engine.tiny and engine.lanes.mesh is not None and rounds > 1 and engine.machines.alone:
         return Strides(engine, planner, store, data, key, rounds)
     return SingleRounds(engine, store, data, key)
 
 
-class SingleRounds:
+class SingleRounds(Training):
     """One round a call: the lanes train, each in a thread; then the server is updated."""
 
     at_once = 1
@@ -63,7 +69,7 @@ class SingleRounds:
     def __init__(self, engine: Engine, store: DeviceStore, data: Copies, key: Copies) -> None:
         self.lanes, self.store, self.data, self.key = engine.lanes, store, data, key
         self._train = engine.lanes.compiled(engine.lane, tiny=engine.tiny)
-        self._conclude = jax.jit(engine.conclude)
+        self._conclude = engine.concluding()
 
     def train(self, server: Any, plans: Plans, meanwhile: Meanwhile) -> list[Trained]:
         """One round."""
@@ -75,8 +81,8 @@ class SingleRounds:
         return [Trained(new_server, list(states), list(info), finite)]
 
 
-class Strides:
-    """Several rounds a call, for tiny models: their rounds take less time than Python needs to start and end them.
+class Strides(Training):
+    """Several rounds per call, for tiny models: their rounds take less time than Python needs to start and end them.
 
     The lanes go from round to round by themselves. At the end of a round they exchange what they computed, and each
     updates the server and the devices' states for itself. Every round's outcome is handed out.
@@ -90,10 +96,9 @@ class Strides:
         """rows of the table of states: one for each device of a stride"""
         self.data, self.key = engine.lanes.everywhere(data), engine.lanes.everywhere(key)
         states = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, store.packing.empty(planner.depth)))
-        summand, info = engine.outcome_shapes
-        rows = jax.eval_shape(lambda: jnp.zeros((planner.depth, len(info))))
+        rows = jax.eval_shape(lambda: jnp.zeros((planner.depth, len(engine.shapes.info))))
         # One array of each type of number: the lanes meet once for each array that they exchange.
-        self.told, self.servers = Packing((summand, states, rows)), Packing(engine.server_shapes)
+        self.told, self.servers = Packing((engine.shapes.summand, states, rows)), Packing(engine.shapes.server)
         self._train = engine.lanes.meeting(self.lane, tiny=True)
 
     def train(self, server: Any, plans: Plans, meanwhile: Meanwhile) -> list[Trained]:

@@ -1,11 +1,19 @@
-"""PyTorch at the edges: weights in and out, the pull for any optimiser, and a FedBC device around an existing loop.
+"""PyTorch: modules in the simulator, weights in and out, the pull for any optimiser, a device around an existing loop.
 
 It needs PyTorch (`pip install "fedbc[torch]"`); nothing else in the package imports it.
 """
 
+try:
+    import torch as _  # noqa: F401
+except ModuleNotFoundError as _error:
+    raise ModuleNotFoundError(
+        'fedbc.torch needs PyTorch, which is not installed: pip install "fedbc[torch]"', name="torch"
+    ) from _error
+
 from fedbc.torch.local import LocalRound
 from fedbc.torch.models import to_jax, to_torch
 from fedbc.torch.proximal import ProximalSGD, Pull
+from fedbc.torch.simulated import model
 from fedbc.torch.weights import buffers, load_arrays, parameters, to_arrays, to_state_dict
 
 __all__ = [
@@ -14,6 +22,7 @@ __all__ = [
     "Pull",
     "buffers",
     "load_arrays",
+    "model",
     "parameters",
     "to_arrays",
     "to_jax",

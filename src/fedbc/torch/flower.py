@@ -24,16 +24,17 @@ from flwr.clientapp import ClientApp
 from torch import nn
 from torch.utils.data import DataLoader
 
-from fedbc import checks, trees
+from fedbc import checks
+from fedbc.algorithms import base
 from fedbc.algorithms.base import Algorithm, Finished
+from fedbc.algorithms.finetune import FineTune
 from fedbc.errors import InputError
-from fedbc.flower import scores
-from fedbc.flower.client import Device, Mod, app_of
-from fedbc.flower.data import device_number
-from fedbc.flower.messages import MessageError, Order, Shapes
-from fedbc.flower.settings import AlgorithmSource, Deployment, RunConfig, algorithm_from, built
-from fedbc.flower.state import DeviceState, Kept, default_folder
+from fedbc.flower.client import Device, Latest, Mod, Part, app_of
+from fedbc.flower.messages import Order
+from fedbc.flower.settings import AlgorithmSource, Deployment, RunConfig, algorithm_from, resolve
+from fedbc.flower.worker import Scores
 from fedbc.models.base import Model
+from fedbc.personalization import Personalized
 from fedbc.simulation.schedule import SHUFFLE, generator
 from fedbc.torch.local import LocalRound
 from fedbc.torch.weights import Arrays, buffers, load_arrays, parameters
@@ -43,13 +44,6 @@ __all__ = ["Scores", "classified", "client_app", "initial_model"]
 Loaders = tuple[DataLoader, DataLoader]
 LoadLoaders = Callable[[int, Context], Loaders]
 Train = Callable[[nn.Module, DataLoader, LocalRound, RunConfig], None]
-
-
-class Scores(NamedTuple):
-    """How a model did on a loader: sums over its examples."""
-
-    correct: float
-    loss: float
 
 
 class State(NamedTuple):
@@ -108,107 +102,81 @@ def client_app(
     algorithm, mods, state_dir: as in `fedbc.flower.client_app`.
     """
 
-    def find(order: Order, context: Context) -> TorchDevice:
-        chosen = built(algorithm, context.run_config)
-        return TorchDevice.found(order, context, chosen, model, module(), data, train, test, state_dir)
+    known: Latest[Loaders] = Latest()
+
+    def find(order: Order, context: Context) -> Device:
+        if Deployment.from_config(context.run_config).personalize:
+            raise InputError(
+                "run.personalize = true is not for PyTorch devices with a training loop of their own: leave it out"
+            )
+
+        def make(number: int) -> Part:
+            chosen = resolve(algorithm, context.run_config)
+            loaders = known.get(order, number, lambda number: data(number, context))
+            # The module is new each time: what a round that does not count left in its buffers must not stay.
+            return Part(chosen, model, TorchWorker(chosen, module(), loaders, train, test, context.run_config))
+
+        return Device.at(order, context, make, state_dir)
 
     return app_of(find, mods)
 
 
 @dataclasses.dataclass(frozen=True)
-class TorchDevice(Device):
-    """One device whose local steps PyTorch takes, for the time of one message."""
+class TorchWorker:
+    """A device whose local steps PyTorch takes (`fedbc.flower.worker.Worker`)."""
 
+    algorithm: Algorithm
     module: nn.Module
     loaders: Loaders
     loop: Train
     test: Callable[[nn.Module, DataLoader], Scores]
     config: RunConfig
 
-    @classmethod
-    def found(
-        cls,
-        order: Order,
-        context: Context,
-        algorithm: Algorithm,
-        model: Model,
-        module: nn.Module,
-        data: LoadLoaders,
-        train: Train,
-        test: Callable[[nn.Module, DataLoader], Scores],
-        state_dir: str | Path | None,
-    ) -> TorchDevice:
-        """The device that a message of the server is for."""
-        number = device_number(context.node_config, order.devices)
-        if order.device not in (-1, number):
-            raise MessageError(f"an order for device {order.device} reached device {number}")
-        if algorithm.name != order.algorithm:
-            raise MessageError(f"the server runs {order.algorithm}, this device {algorithm.name}")
-        algorithm.check_population(order.devices)
-        shapes = Shapes.of(algorithm, model)
-        # What is kept on disk includes the buffers; what travels does not.
-        shapes = dataclasses.replace(shapes, device=State(shapes.device, buffers(module)))
-        folder = context.node_config.get("state-dir") or state_dir or default_folder()
-        files = DeviceState(Path(str(folder)).expanduser(), order.run, number, shapes.device)
-        diagnostics = Deployment.from_config(context.run_config).diagnostics
-        none: Any = None  # a federation is what JAX devices train on
-        return cls(
-            *(order, number, algorithm, model, none, shapes, files, diagnostics),
-            *(module, data(number, context), train, test, context.run_config),
-        )
+    def examples(self, on: str) -> int:
+        """How many examples it has."""
+        return _size(self._loader(on))
 
-    @property
-    def examples(self) -> int:
-        """n_i"""
-        return _size(self.loaders[0])
+    def new_state(self, method: Any) -> State:
+        """The buffers are the module's own at first."""
+        return State(method, buffers(self.module))
 
-    @property
-    def test_examples(self) -> int:
-        """How many examples its test set has."""
-        return _size(self.loaders[1])
+    shape_state = new_state
 
-    def _state(self, kept: Kept | None, z: Any) -> Any:
-        if kept is not None:
-            return kept.state
-        return State(self.algorithm.init_device(z, self._context()), buffers(self.module))
+    def method_state(self, state: State) -> Any:
+        """The method's part of what it keeps."""
+        return state.method
 
-    def _work(self, message: Any, state: State) -> Finished:
+    def train(self, order: Order, context: base.Context, message: Any, state: State) -> Finished:
         """The user's loop between the method's `begin` and `finish`."""
         self._load(message, state)
-        local = LocalRound(
-            self.algorithm, self.module, message, state.method, index=self.number, examples=max(self.examples, 1)
-        )
+        index, examples = int(context.index), max(int(context.examples), 1)
+        local = LocalRound(self.algorithm, self.module, message, state.method, index=index, examples=examples)
         self.module.train()
-        seed = generator(self.order.seed, SHUFFLE, self.order.round, self.number).integers(2**63)
+        seed = generator(order.seed, SHUFFLE, order.round, index).integers(2**63)
         with torch.random.fork_rng():
             torch.manual_seed(int(seed))
             self.loop(self.module, self.loaders[0], local, self.config)
         done = local.finish()
-        if self.diagnostics and not np.isfinite(done.info["loss"]):
+        if Deployment.from_config(self.config).diagnostics and not np.isfinite(done.info["loss"]):
             raise InputError("the training loop noted no loss, or one that is not finite: call local.record(loss)")
-        return done._replace(device=State(done.device, buffers(self.module)))
+        return done._replace(device=self.new_state(done.device))
 
-    def _scores(self, what: tuple[str, ...], z: Any, kept: Kept | None) -> dict[str, float]:
-        sent = scores.names(what, None, self.shapes.device.method)
-        state = self._state(kept, z)
-        x = self.algorithm.local_model(state.method) if kept is not None else z
-        values = {"test_examples": float(self.test_examples), "train_examples": float(self.examples)}
-        for whose, weights in (("global", z), ("local", x)):
-            values |= self._tested(whose, weights, state, sent)
-        values["drift"] = float(trees.sqdist(x, z))
-        values |= {name: float(getattr(state.method, name)) for name in scores.DUALS if hasattr(state.method, name)}
-        return {name: values[name] for name in sent}
-
-    def _tested(self, whose: str, weights: Any, state: State, sent: Sequence[str]) -> dict[str, float]:
-        self._load(weights, state)
+    def score(self, params: Any, state: State, on: str) -> Scores:
+        """A model on its examples, by the user's test."""
+        self._load(params, state)
         self.module.eval()
-        values: dict[str, float] = {}
-        if f"{whose}_loss" in sent:
-            found = self.test(self.module, self.loaders[1]) if self.test_examples else Scores(0.0, 0.0)
-            values |= {f"{whose}_correct": float(found.correct), f"{whose}_loss": float(found.loss)}
-        if f"{whose}_train_loss" in sent:
-            values[f"{whose}_train_loss"] = float(self.test(self.module, self.loaders[0]).loss)
-        return values
+        return Scores(*map(float, self.test(self.module, self._loader(on))))
+
+    def score_tuned(self, params: Any, tune: FineTune, seed: int) -> Scores:
+        """No method with plain steps asks for it."""
+        raise InputError("a PyTorch device does not fine-tune")
+
+    def personalize(self, order: Order, z: Any) -> Personalized:
+        """Not by a loop that is the user's own: it says neither where it held examples out nor when to stop."""
+        raise InputError("run.personalize = true is not for devices with a training loop of their own")
+
+    def _loader(self, on: str) -> DataLoader:
+        return self.loaders[0] if on == "train" else self.loaders[1]
 
     def _load(self, weights: Any, state: State) -> None:
         """Weights, with the device's own buffers."""

@@ -1,7 +1,8 @@
 """One round of a device whose local steps PyTorch takes: the loop is the user's, the method is the package's own.
 
-`begin`, `finish` and the device's state are those of the algorithm (`fedbc.FedBC`, also `fedbc.FedAvg` and
-`fedbc.FedProx`), computed on a flat dict of the module's parameters by the same code as in the simulator. Only the step
+`begin`, `finish` and the device's state are those of the algorithm (`fedbc.FedBC`, also `fedbc.FedAvg`, `fedbc.FedProx`
+and others with plain steps), computed on a flat dict of the module's parameters by the same code as in the simulator.
+Only the step
 
     w <- w - beta (∇f_i(w) + 2 lambda_i (w - z))
 
@@ -24,13 +25,10 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from fedbc import checks
-from fedbc.algorithms import FedAvg, FedBC, FedProx
-from fedbc.algorithms.base import Algorithm, Context, Finished
+from fedbc.algorithms.base import Algorithm, Context, Finished, StepsTaken
 from fedbc.errors import InputError
 from fedbc.torch.proximal import Pull, parameters_of
 from fedbc.torch.weights import Arrays, load_arrays, parameters
-
-METHODS = (FedBC, FedAvg, FedProx)
 
 
 class LocalRound:
@@ -39,7 +37,8 @@ class LocalRound:
     Making it puts the starting weights into the module (z, or x_i for `start="local"`). Then `attach` your optimiser,
     or take `sgd()`, run your loop, and `finish`.
 
-    algorithm: a FedBC, FedAvg or FedProx; of its hyper-parameters `lr` and `momentum` count for `sgd()` alone.
+    algorithm: a FedBC, FedAvg, FedProx or another method with plain steps; of its hyper-parameters `lr` and `momentum`
+        count for `sgd()` alone.
     module: the model to train, on any device, in any floating type.
     z: the global model, arrays by the names of the module's parameters.
     state: what `finish` gave in the device's last round; None in its first.
@@ -57,9 +56,11 @@ class LocalRound:
         index: int = 0,
         examples: int = 1,
     ) -> None:
-        if type(algorithm) not in METHODS:
-            names = ", ".join(f"fedbc.{method.__name__}" for method in METHODS)
-            raise InputError(f"algorithm={algorithm!r} has other local steps than PyTorch's: give one of {names}")
+        if not isinstance(algorithm, Algorithm) or not algorithm.has_plain_steps:
+            raise InputError(
+                f"algorithm={algorithm!r} has other local steps than PyTorch's: "
+                "give one of fedbc.FedBC, fedbc.FedAvg, fedbc.FedProx"
+            )
         checks.integer("index", index, at_least=0)
         checks.integer("examples", examples, at_least=1)
         self.algorithm, self.module = algorithm, module
@@ -69,7 +70,8 @@ class LocalRound:
         context = Context(*(jnp.asarray(n) for n in (index, examples, 1)))
         state = algorithm.init_device(message, context) if state is None else state
         self._carry = algorithm.begin(message, state, context)
-        load_arrays(module, jax.tree.map(np.asarray, self._carry.descent.w))
+        self._problem = algorithm.local_problem(self._carry)
+        load_arrays(module, jax.tree.map(np.asarray, self._problem.start))
         self._pulls: list[Pull] = []
         self._handles: list[Any] = []
         self._losses: list[float] = []
@@ -78,9 +80,7 @@ class LocalRound:
     @property
     def multiplier(self) -> float:
         """lambda_i in this round; for FedProx mu/2, for FedAvg 0."""
-        if isinstance(self.algorithm, FedBC):
-            return float(self._carry.multiplier)
-        return self.algorithm.mu / 2 if isinstance(self.algorithm, FedProx) else 0.0
+        return float(self._problem.multiplier)
 
     def attach(self, optimizer: Optimizer) -> Optimizer:
         """Add the pull to an optimiser of the module's parameters for this round; its momentum starts from rest."""
@@ -98,7 +98,7 @@ class LocalRound:
     def sgd(self) -> Optimizer:
         """The algorithm's own local optimiser: SGD at its `lr` and `momentum`, with the pull."""
         trained = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
-        return self.attach(SGD(trained, self.algorithm.lr, self.algorithm.momentum))  # type: ignore[attr-defined]
+        return self.attach(SGD(trained, self._problem.lr, self._problem.momentum))
 
     def record(self, loss: Tensor | float) -> None:
         """Note a batch's loss, for the diagnostics: their mean is the device's `loss` of the round."""
@@ -120,11 +120,10 @@ class LocalRound:
             )
         for hook in (*self._pulls, *self._handles):
             hook.remove()
-        x = _tree(parameters(self.module))
         loss = jnp.asarray(sum(self._losses) if self._losses else math.nan, float)
         batches = jnp.asarray(max(len(self._losses), 1))  # of which the diagnostics' loss is the mean
-        descent = self._carry.descent._replace(w=x, loss=loss)
-        return self.algorithm.finish(self._carry._replace(descent=descent, steps=batches))
+        taken = StepsTaken(_tree(parameters(self.module)), loss, batches)
+        return self.algorithm.finish(self.algorithm.accept_steps(self._carry, taken))
 
 
 def _tree(arrays: Arrays) -> dict[str, jax.Array]:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from fedbc import storage
-from fedbc.errors import InputError
+from fedbc.errors import InputError, Notice
 
 MEMORY = "trackers.json"
 """The file of a run folder that says in which tracker runs its history is."""
@@ -24,7 +24,7 @@ Identity = dict[str, str]
 Scalars = dict[str, float]
 
 
-class TrackerWarning(UserWarning):
+class TrackerWarning(Notice):
     """A tracker that failed; the run goes on without it."""
 
 

@@ -15,7 +15,7 @@ HEADLINES = ("global_accuracy", "local_accuracy", "global_loss")
 
 
 class TensorBoard(Tracker):
-    """Writes below `folder`, one folder a run; look with `tensorboard --logdir FOLDER`."""
+    """Writes below `folder`, one folder per run; look with `tensorboard --logdir FOLDER`."""
 
     label, module, extra = "TensorBoard", "tensorboardX", "tensorboard"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -13,12 +13,13 @@ import pandas as pd
 
 import fedbc
 from fedbc import progress
-from fedbc.experiments import live
+from fedbc.drawing import running_mean
 from fedbc.reports import Chart, Column, Page, Pick, Prose, Section, Table, Toggles
-from fedbc.reports.marks import DEVICE, HIDDEN, by_method, picked, slim, with_parameters
-from fedbc.reports.overtime import CURVES, DRIFT, MOST_POINTS, running_mean
+from fedbc.reports.curves_over_rounds import DRIFT, MOST_POINTS, Curve, hidden_words, shown_curves
+from fedbc.reports.marks import DEVICE, HIDDEN, by_method, colour_places, picked, slim, with_parameters
 from fedbc.reports.page import chart_words, environment
-from fedbc.reports.tables import ABSENT
+from fedbc.reports.tables import ABSENT, has_accuracy
+from fedbc.runs import State
 from fedbc.trackers.base import flat
 from fedbc.watch.runs import View
 
@@ -27,7 +28,7 @@ MOST_DEVICES = 40
 MOST_STEPS = 60
 """Points of a device's line."""
 LOCAL_LOSS = ("local_loss", "Loss on the devices", "along the round's local steps", 1)
-HEADINGS = ("run", "state", "round", "pace", "time", "left", "global accuracy %", "local accuracy %", "training loss")
+HEADINGS = ("run", "state", "round", "global accuracy %", "local accuracy %", "training loss", "left", "pace", "time")
 
 Rows = dict[str, list[dict[str, Any]]]
 
@@ -83,34 +84,51 @@ def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 def chart_rows(views: Sequence[View]) -> Rows:
     """The rows of every chart that has some."""
-    rows: Rows = {column: curve_rows(views, column, factor) for column, _, _, factor in (*CURVES, LOCAL_LOSS, DRIFT)}
+    rows: Rows = {column: curve_rows(views, column, factor) for column, _, _, factor in _curves(views)}
     rows |= {"multipliers": multiplier_rows(views), "drifts": drift_rows(views)}
     return {name: found for name, found in rows.items() if found}
 
 
 def charts(views: Sequence[View], rows: Rows) -> tuple[list[Chart], list[Chart]]:
     """The charts over rounds, and those of devices; they are drawn with the rows of now and then follow the data."""
-    names = [v.name for v in views]
+    names = _algorithms(views)
     curves = [
         Chart(
             _anchor(column),
             title,
             _following(_curve(names, column, title, axis), rows, column),
-            f"{title} ({axis}) over rounds, a curve a run; the table of runs has the last values.",
+            f"{title} ({axis}) over rounds, a curve per run; the table of runs has the last values.",
+            _hidden(rows[column]),
         )
-        for column, title, axis, _ in (*CURVES, LOCAL_LOSS, DRIFT)
+        for column, title, axis, _ in _curves(views)
         if column in rows
     ]
     devices = []
     if "multipliers" in rows:
-        said = "Multiplier lambda of each device over rounds, a line a device that steps where the device takes part."
+        said = "Multiplier lambda of each device over rounds, a line per device that steps where the device takes part."
         chart = _following(_multipliers(names), rows, "multipliers")
         devices.append(Chart("multipliers", "Multipliers lambda over time", chart, said))
     if "drifts" in rows:
-        said = "Drift of each device when it last took part, a point a device; a bar is its tolerance, if it has one."
-        chart = _following(_drifts(names, any(r.get("tolerance") is not None for r in rows["drifts"])), rows, "drifts")
-        devices.append(Chart("drifts", "Drift and tolerance of each device", chart, said, "Bars: tolerance gamma_i."))
+        said = "Drift of each device when it last took part, a point per device; a bar is its tolerance, if it has one."
+        chart = _following(_drifts(names, rows["drifts"]), rows, "drifts")
+        devices.append(Chart("drifts", "Drift and tolerance of each device", chart, said, "Bars: tolerance γᵢ."))
     return curves, devices
+
+
+def _curves(views: Sequence[View]) -> list[Curve]:
+    validated = [v.spec.get("run", {}).get("validation") is not None for v in views]
+    sets = "validation" if all(validated) else "test or validation" if any(validated) else "test"
+    return [*shown_curves(sets, any(has_accuracy(v.history) for v in views)), LOCAL_LOSS, DRIFT]
+
+
+def _hidden(rows: list[dict[str, Any]]) -> str:
+    """Which lines are not to be seen because another one lies on them, as of when the page was made."""
+    return hidden_words(pd.DataFrame(rows))
+
+
+def _algorithms(views: Sequence[View]) -> dict[str, str]:
+    """What each run runs: its colour goes by it."""
+    return {v.name: str(v.spec.get("algorithm", {}).get("name", v.name)) for v in views}
 
 
 def _anchor(column: str) -> str:
@@ -127,7 +145,7 @@ def _round_axis() -> alt.X:
     return alt.X("round:Q", title="round", scale=alt.Scale(nice=False), axis=alt.Axis(format="d", tickMinStep=1))
 
 
-def _curve(names: list[str], column: str, title: str, axis: str) -> Any:
+def _curve(names: Mapping[str, str], column: str, title: str, axis: str) -> Any:
     base = alt.Chart(alt.NamedData(name=column)).encode(x=_round_axis(), color=by_method(names))
     scale = alt.Scale(zero=False)
     faint = base.mark_line(opacity=0.3, strokeWidth=0.8).encode(y=alt.Y("measured:Q", title=axis, scale=scale))
@@ -137,25 +155,28 @@ def _curve(names: list[str], column: str, title: str, axis: str) -> Any:
     return with_parameters(faint, bold, points)
 
 
-def _multipliers(names: list[str]) -> Any:
+def _multipliers(names: Mapping[str, str]) -> Any:
     base = alt.Chart(alt.NamedData(name="multipliers")).encode(
-        x=_round_axis(), y=alt.Y("multiplier:Q", title="lambda_i"), color=by_method(names)
+        x=_round_axis(), y=alt.Y("multiplier:Q", title="λᵢ"), color=by_method(names)
     )
     lines = base.mark_line(interpolate="step-after", strokeWidth=1).encode(detail="device:N", opacity=picked(0.6, 0.08))
-    tips = ["method:N", "device:N", "round:Q", alt.Tooltip("multiplier:Q", title="lambda_i", format=".4")]
+    tips = ["method:N", "device:N", "round:Q", alt.Tooltip("multiplier:Q", title="λᵢ", format=".4")]
     return with_parameters(lines, base.mark_point(filled=True, size=40, opacity=0).encode(tooltip=tips))
 
 
-def _drifts(names: list[str], tolerances: bool) -> Any:
-    base = alt.Chart(alt.NamedData(name="drifts")).encode(
-        x=alt.X("device:Q", title="device", axis=alt.Axis(format="d", tickMinStep=1)), color=by_method(names)
-    )
+def _drifts(names: Mapping[str, str], rows: Sequence[dict[str, Any]]) -> Any:
+    tolerances = any(r.get("tolerance") is not None for r in rows)
+    if any(isinstance(r["device"], str) for r in rows):
+        x = alt.X("device:O", title="device", sort=None, axis=alt.Axis(labelAngle=-40, labelOverlap="greedy"))
+    else:
+        x = alt.X("device:Q", title="device", axis=alt.Axis(format="d", tickMinStep=1))
+    base = alt.Chart(alt.NamedData(name="drifts")).encode(x=x, color=by_method(names))
     tips = ["method:N", "device:N", alt.Tooltip("drift:Q", format=".4"), alt.Tooltip("tolerance:Q", format=".4")]
     points = base.mark_point(filled=True, size=50).encode(
-        y=alt.Y("drift:Q", title="‖x_i − z‖²"), opacity=picked(), tooltip=tips if tolerances else tips[:3]
+        y=alt.Y("drift:Q", title="‖xᵢ − z‖²"), opacity=picked(), tooltip=tips if tolerances else tips[:3]
     )
     bars = base.mark_tick(thickness=2, size=10, orient="horizontal").encode(
-        y=alt.Y("tolerance:Q", title="‖x_i − z‖²"), opacity=picked()
+        y=alt.Y("tolerance:Q", title="‖xᵢ − z‖²"), opacity=picked()
     )
     return with_parameters(points, bars) if tolerances else with_parameters(points)
 
@@ -173,8 +194,8 @@ def _cells(view: View) -> list[str]:
     left = progress.duration(view.seconds_left) if view.seconds_left is not None else ABSENT
     scores = [_last(view, c, f, d) for c, f, d in (("global_accuracy", 100, 1), ("local_accuracy", 100, 1))]
     return [
-        *(view.name, f"{view.state}{why}", of, pace, progress.duration(view.seconds), left),
-        *(*scores, _last(view, "global_loss", 1, 3)),
+        *(view.name, f"{view.state}{why}", of, *scores, _last(view, "global_loss", 1, 3)),
+        *(left, pace, progress.duration(view.seconds)),
     ]
 
 
@@ -189,7 +210,7 @@ def data(views: Sequence[View]) -> dict[str, Any]:
     """What the page asks for again and again; `layout` changes when the page itself must be made anew."""
     rows = chart_rows(views)
     states = [v.state for v in views]
-    shown = live.RUNNING if live.RUNNING in states else states[0] if len(set(states)) == 1 else "over"
+    shown = State.RUNNING if State.RUNNING in states else states[0] if len(set(states)) == 1 else "over"
     done, wanted = sum(v.round for v in views), sum(v.rounds or v.round for v in views)
     return {
         "layout": _digest([[v.name, v.spec] for v in views], list(rows)),
@@ -209,16 +230,18 @@ def _digest(*values: Any) -> str:
 def html(title: str, views: Sequence[View], now: dict[str, Any], note: str = "") -> str:
     """The page with the data of now."""
     curves, devices = charts(views, now["rows"])
-    seen = sorted({int(d) for v in views if "device" in v.devices for d in _shown(v.devices)})
+    seen = sorted({d for v in views if "device" in v.devices for d in _shown(v.devices).tolist()})
     sections = [
         Section("progress", "Progress", [table(views), *([Prose(note, soft=True)] if note else [])]),
         Section("curves", "Over the rounds", curves),
         Section("devices", "Device by device", [*_device_words(views, devices), *devices]),
         Section("specification", "Specification", [_specification(views)]),
     ]
-    controls: list[Toggles | Pick] = [Toggles(HIDDEN, "Runs", [v.name for v in views])] if len(views) > 1 else []
+    controls: list[Toggles | Pick] = []
+    if len(views) > 1:
+        controls.append(Toggles(HIDDEN, "Runs", [v.name for v in views], colour_places(_algorithms(views))))
     if devices:
-        controls.append(Pick(DEVICE, "Device", [(d, f"device {d}") for d in seen]))
+        controls.append(Pick(DEVICE, "Device", [(d, d if isinstance(d, str) else f"device {d}") for d in seen]))
     page = Page(
         title, [], [s for s in sections if s.parts], controls, f"fedbc {fedbc.__version__}. This page follows the run."
     )
@@ -236,7 +259,7 @@ def _device_words(views: Sequence[View], devices: list[Chart]) -> list[Prose]:
 
 
 def _specification(views: Sequence[View]) -> Table:
-    """A row an argument, a column a run."""
+    """A row per argument, a column per run."""
     flats = {v.name: {k: str(x) for k, x in flat(v.spec).items()} for v in views}
     keys = list(dict.fromkeys(k for values in flats.values() for k in values))
     parts = list(dict.fromkeys(k.split(".")[0] for k in keys))

@@ -20,8 +20,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from fedbc.errors import InputError
+from fedbc.runs import RunFolder
 from fedbc.watch import page
-from fedbc.watch.runs import View, WatchedRun, find
+from fedbc.watch.runs import View, WatchedRun
 
 LOOK_SECONDS = 0.5
 """However many browsers ask, the folders are looked at so often at most."""
@@ -39,10 +40,10 @@ class Watcher:
         if not root.is_dir():
             raise InputError(f"{root} is not a folder with a run")
         self.root = root
-        if not find(root):
+        if not RunFolder.find(root):
             raise InputError(f"{root} holds no runs: neither it nor a folder in it has a spec.json")
         self._lock = threading.Lock()
-        self._runs: dict[Path, WatchedRun] = {}
+        self._runs: dict[RunFolder, WatchedRun] = {}
         self._views: list[View] = []
         self._note = ""
         self._answer: dict[str, Any] = {}
@@ -63,12 +64,12 @@ class Watcher:
     def _look(self) -> None:
         if time.monotonic() - self._looked_at < LOOK_SECONDS:
             return
-        folders = find(self.root)
+        folders = RunFolder.find(self.root)
         # The latest: a folder of folders may hold very many runs.
-        latest = sorted(folders, key=lambda f: f.stat().st_mtime, reverse=True)[:MOST_RUNS]
+        latest = sorted(folders, key=lambda f: f.path.stat().st_mtime, reverse=True)[:MOST_RUNS]
         kept = [f for f in folders if f in latest]
         self._note = f"The latest {MOST_RUNS} of {len(folders)} runs are shown." if len(folders) > MOST_RUNS else ""
-        self._runs = {f: self._runs.get(f) or WatchedRun(self._name(f), f) for f in kept}
+        self._runs = {f: self._runs.get(f) or WatchedRun(self._name(f.path), f) for f in kept}
         self._views = [run.look() for run in self._runs.values()]
         found = page.data(self._views)
         text = json.dumps(found, sort_keys=True, default=str)

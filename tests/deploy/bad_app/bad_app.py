@@ -4,22 +4,21 @@ import time
 from pathlib import Path
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
 
 import fedbc
-from fedbc.flower import client_app, one_device, server_app
+from fedbc.flower import client_app, one_device, packs, server_app
 
 model = fedbc.models.logistic(60, 10)
 
 
 def load_data(device, context):
-    return one_device(fedbc.data.synthetic(devices=5, seed=1), device)
+    return one_device(fedbc.data.synthetic(devices=6, seed=1), device)
 
 
 def misbehave(message, context, call_next):
     """`faults` names one fault a round: nan, shapes, lambda, late, stall; good is none of them."""
     faults = str(context.node_config.get("faults", "")).split(",")
-    number = int(message.content["config"]["round"])
+    number = int(message.content["fedbc"]["round"])
     training = message.metadata.message_type == "train"
     fault = faults[number - 1] if training and 0 < number <= len(faults) else "good"
     if fault == "stall":
@@ -29,9 +28,9 @@ def misbehave(message, context, call_next):
     if fault == "late":
         time.sleep(float(context.run_config["run.round-seconds"]) + 1)
     if fault in CHANGES:
-        arrays = {name: array.numpy() for name, array in reply.content["arrays"].items()}
+        arrays = {name: array.copy() for name, array in packs.load(reply.content["fedbc"]["arrays"]).items()}
         CHANGES[fault](arrays)
-        reply.content["arrays"] = ArrayRecord({name: Array(np.asarray(a)) for name, a in arrays.items()})
+        reply.content["fedbc"]["arrays"] = packs.pack({name: np.asarray(a) for name, a in arrays.items()})
     return reply
 
 

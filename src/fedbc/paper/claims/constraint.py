@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedbc.experiments.workers import Line
 from fedbc.paper.catalogue import Setting
 from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, Verdict, spread
-from fedbc.paper.found import Found
-from fedbc.paper.methods import DUAL_RATES
+from fedbc.paper.evidence import Evidence
+from fedbc.runs import Line
+from fedbc.selection.grids import DUAL_RATES
 
 SLACK = 0.1
 """Below this share a tolerance or a pull counts as next to none."""
@@ -48,7 +48,7 @@ def acting(line: Line) -> Acting:
     return Acting(max(line["tolerances"]) / line["summary"]["drift"], pull)
 
 
-def acted(found: Found, experiment: str) -> list[Acting]:
+def acted(found: Evidence, experiment: str) -> list[Acting]:
     """What FedBC's constraint did in an experiment, setting by setting."""
     return [acting(line) for line in found.lines(experiment, "fedbc") if "sizes" in line and "multipliers" in line]
 
@@ -63,7 +63,7 @@ def in_words(runs: list[Acting]) -> str:
     )
 
 
-def without_pull(found: Found, settings: tuple[Setting, ...]) -> str:
+def without_pull(found: Evidence, settings: tuple[Setting, ...]) -> str:
     """On MNIST with E = 5, what FedBC gains if its pull is taken away and its weights are kept."""
     gains, by_seed = [], []
     for setting in settings:
@@ -84,7 +84,7 @@ def without_pull(found: Found, settings: tuple[Setting, ...]) -> str:
     )
 
 
-def hardly_any_room(found: Found) -> Verdict:
+def hardly_any_room(found: Evidence) -> Verdict:
     """gamma > 0 plays no part at the rates that tuning chooses."""
     claim = (
         "At the tuned dual rates gamma is next to zero beside how far devices stray: FedBC acts by its weights "

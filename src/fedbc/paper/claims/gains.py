@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedbc.paper.catalogue import CLASSES, DRAWS, EPOCHS, EXPONENTS, Setting
-from fedbc.paper.claims.verdict import REFERENCE, RIVALS, means
-from fedbc.paper.found import Found
+from fedbc.paper.catalogue import CLASSES, DRAWS, EPOCHS, EXPERIMENTS, EXPONENTS, Setting
+from fedbc.paper.claims.verdict import REFERENCE, RIVALS, is_clear, means
+from fedbc.paper.evidence import Evidence
+from fedbc.paper.methods import Protocol
 
 VARIANTS = ("qfedavg-reference", "scaffold-reference")
 CONTROLS = ("fedavg-uniform", "fedprox-uniform")
@@ -20,10 +21,10 @@ ROOT = "fedavg-root"
 
 def _variants(experiment: str) -> dict[str, str]:
     """What stands for a method in an experiment, where that is not the method itself."""
-    return REFERENCE if experiment.endswith("-reference") else {}
+    return REFERENCE if EXPERIMENTS[experiment].protocol is Protocol.REFERENCE else {}
 
 
-def contest(found: Found, experiment: str, **setting: Any) -> dict[str, float]:
+def contest(found: Evidence, experiment: str, **setting: Any) -> dict[str, float]:
     """The methods' means in a setting over the seeds that FedBC and all rivals were run with; a seed draws devices and
     batches for all of them alike. Of a method that diverged there is none.
 
@@ -62,7 +63,7 @@ def opponents(m: dict[str, float]) -> Mapping[str, tuple[str, str]]:
     }
 
 
-def margins(found: Found, experiment: str, **setting: Any) -> Margins | None:
+def margins(found: Evidence, experiment: str, **setting: Any) -> Margins | None:
     """FedBC's in a setting; None unless FedBC, the rivals and the controls were run there."""
     m = contest(found, experiment, **setting)
     if not {"fedbc", "fedavg", *CONTROLS} <= set(m):
@@ -70,7 +71,7 @@ def margins(found: Found, experiment: str, **setting: Any) -> Margins | None:
     return Margins(**{name: m[a] - m.get(b, math.nan) for name, (a, b) in opponents(m).items()})
 
 
-def margins_by_seed(found: Found, experiment: str, **setting: Any) -> dict[str, dict[int, float]]:
+def margins_by_seed(found: Evidence, experiment: str, **setting: Any) -> dict[str, dict[int, float]]:
     """The same margins seed by seed, over the seeds that both methods ran and ended with."""
     variants = _variants(experiment)
 
@@ -102,6 +103,8 @@ PLACES: dict[str, tuple[str, tuple[Setting, ...]]] = {
     },
 }
 """The rows of the table: an experiment and its settings."""
+OF_PAPER = tuple(where for where, (name, _) in PLACES.items() if EXPERIMENTS[name].protocol is Protocol.PAPER)
+"""Those under the paper protocol."""
 COLUMNS = {
     "over_fedavg": "FedBC over FedAvg by size",
     "by_weights": "FedAvg, uniform, over FedAvg by size",
@@ -141,6 +144,10 @@ class Gain:
         means = self._means(name)
         return float(np.std(means, ddof=1) / math.sqrt(len(means))) if len(means) > 1 else None
 
+    def is_clear(self, name: str) -> bool:
+        """Whether a margin's mean over settings is off 0 by a t-test over seeds at 5 %."""
+        return is_clear(self._means(name))
+
     def _means(self, name: str) -> list[float]:
         """A margin's mean over settings for each seed that was run in all of them."""
         known = [seeds[name] for seeds in self.by_seed if seeds[name]]
@@ -148,7 +155,7 @@ class Gain:
         return [float(np.mean([seeds[seed] for seeds in known])) for seed in sorted(common)]
 
 
-def gain(found: Found, where: str) -> Gain:
+def gain(found: Evidence, where: str) -> Gain:
     """A row of the table, as far as it was run."""
     experiment, settings = PLACES[where]
     known = {i: m for i, s in enumerate(settings) if (m := margins(found, experiment, **s)) is not None}
@@ -156,6 +163,6 @@ def gain(found: Found, where: str) -> Gain:
     return Gain(where, len(settings), tuple(known.values()), by_seed)
 
 
-def summary(found: Found) -> list[Gain]:
+def summary(found: Evidence) -> list[Gain]:
     """Every data set's gains."""
     return [gain(found, where) for where in PLACES]

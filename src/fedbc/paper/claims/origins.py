@@ -9,25 +9,33 @@ from typing import Any
 
 import numpy as np
 
-from fedbc.experiments.workers import Line
 from fedbc.paper import printed
-from fedbc.paper.catalogue import CLASSES, EPOCHS, EXPONENTS, MORE_ROUNDS, WITH_MORE_ROUNDS
+from fedbc.paper.catalogue import (
+    CLASSES,
+    EPOCHS,
+    EXPONENTS,
+    MORE_ROUNDS,
+    WITH_MORE_ROUNDS,
+    Dataset,
+    counterpart,
+    images_experiment,
+)
 from fedbc.paper.claims.gains import IMAGES, margins
 from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, REFERENCE, RIVALS, Verdict, means, spread
-from fedbc.paper.found import Found
-from fedbc.paper.methods import METHODS
+from fedbc.paper.evidence import Evidence
+from fedbc.paper.methods import METHODS, Protocol
 from fedbc.paper.tables import PLANS
+from fedbc.runs import Line
 
 COLLAPSE = -10.0
 """Points below FedAvg, from which on a method counts as collapsed; to diverge is to collapse."""
 
 
-def scaffold_collapse(found: Found) -> Verdict:
+def scaffold_collapse(found: Evidence) -> Verdict:
     """SCAFFOLD collapses on CIFAR-10 with skew: by settings, for in the paper's own tables it does not in all."""
     claim = "SCAFFOLD collapses on CIFAR-10 with skewed sizes (10 points and more below FedAvg)."
     see = ("cifar10-global-e5", "cifar10-global-e1")
-    variants = {"scaffold": "", "scaffold-reference": "-reference"}
-    gaps = {key: _gaps_to_fedavg(found, key, suffix) for key, suffix in variants.items()}
+    gaps = {key: _gaps_to_fedavg(found, key) for key in ("scaffold", "scaffold-reference")}
     if not any(gaps.values()):
         return Verdict(claim, NOT_RUN, "Not run.", see)
     collapsed = {key: [where for where, gap in own.items() if gap <= COLLAPSE] for key, own in gaps.items()}
@@ -54,11 +62,11 @@ Where = tuple[int, int, float]
 _SKEWED: tuple[Where, ...] = tuple(itertools.product((1, 5), CLASSES, EXPONENTS[1:]))
 
 
-def _gaps_to_fedavg(found: Found, key: str, suffix: str) -> dict[Where, float]:
+def _gaps_to_fedavg(found: Evidence, key: str) -> dict[Where, float]:
     """A method's accuracy less FedAvg's, in points, where both were run; minus infinity where it diverged."""
     gaps = {}
     for epochs, c, e in _SKEWED:
-        name = f"cifar10-e{epochs}{suffix}"
+        name = images_experiment(Dataset.CIFAR10, epochs, METHODS[key].protocol)
         m = means(found, name, (key, "fedavg"), classes=c, exponent=e)
         if len(m) == 2:
             gaps[epochs, c, e] = m[key] - m["fedavg"]
@@ -84,7 +92,7 @@ def _printed_gap(epochs: int, c: int, e: float) -> float:
     return own["mean"] - plain["mean"] if own and plain else np.nan
 
 
-def _further_than_fedavg(found: Found) -> list[float]:
+def _further_than_fedavg(found: Evidence) -> list[float]:
     """How many times as far from z SCAFFOLD's devices end as FedAvg's."""
     ratios = []
     for epochs, c, e in _SKEWED:
@@ -96,7 +104,7 @@ def _further_than_fedavg(found: Found) -> list[float]:
     return ratios
 
 
-def q_normalisation(found: Found) -> Verdict:
+def q_normalisation(found: Evidence) -> Verdict:
     """q-FedAvg's normalisation makes a difference."""
     claim = "q-FedAvg's numbers in the paper come from a normalisation that q-FedAvg does not have."
     rows = [means(found, "synthetic", ("qfedavg", "qfedavg-reference"), epochs=e) for e in EPOCHS]
@@ -113,7 +121,7 @@ def q_normalisation(found: Found) -> Verdict:
     return Verdict(claim, verdict, text, ("synthetic-global",))
 
 
-def best_rounds(found: Found) -> Verdict:
+def best_rounds(found: Evidence) -> Verdict:
     """Whether the paper's numbers are nearer to a run's best round than to its last rounds."""
     claim = "The paper's accuracies on images are those of a run's best rounds rather than of its last ones."
 
@@ -134,12 +142,12 @@ def _best_round(line: Line) -> float:
     return max(line["curves"]["global_accuracy"])
 
 
-def _best_under_both(found: Found, places: list[str]) -> str:
+def _best_under_both(found: Evidence, places: list[str]) -> str:
     """How far the best rounds are off under either protocol, in some parts of the tables."""
 
     def both(experiment: str, key: str, setting: dict[str, Any]) -> tuple[float, float] | None:
         ours = found.first(experiment, key, **setting)
-        theirs = found.first(f"{experiment}-reference", REFERENCE.get(key, key), **setting)
+        theirs = found.first(counterpart(experiment), REFERENCE.get(key, key), **setting)
         return None if ours is None or theirs is None else (_best_round(ours), _best_round(theirs))
 
     known = {where: gaps for where, gaps in _off(both).items() if where in places}
@@ -152,31 +160,32 @@ def _best_under_both(found: Found, places: list[str]) -> str:
     )
 
 
-def reference_levels(found: Found) -> Verdict:
+def reference_levels(found: Evidence) -> Verdict:
     """Whether the reference protocol comes nearer to the paper's numbers than the paper protocol."""
     claim = "The paper's accuracies on images come from the reference protocol (classes split in order)."
 
     def both(experiment: str, key: str, setting: dict[str, Any]) -> tuple[float, float] | None:
         ours = found.mean(experiment, key, **setting)
-        theirs = found.mean(f"{experiment}-reference", REFERENCE.get(key, key), **setting)
+        theirs = found.mean(counterpart(experiment), REFERENCE.get(key, key), **setting)
         return None if ours is None or theirs is None else (ours, theirs)
 
     return _second_is_nearer(claim, _off(both), "Our paper protocol", "our reference protocol")
 
 
-def reference_lead(found: Found) -> Verdict:
+def reference_lead(found: Evidence) -> Verdict:
     """Whether FedBC's lead on images is the reference protocol's, and whether weights alone have it."""
     claim = (
         "Under the reference protocol FedBC leads the paper's methods on images by much more than under the "
         "paper's, and FedAvg with uniform weights has this lead, too."
     )
-    tables = tuple(f"{data}-e{e}" for data in ("mnist", "cifar10") for e in (1, 5))
+    places = tuple(itertools.product((Dataset.MNIST, Dataset.CIFAR10), (1, 5)))
+    tables = [images_experiment(*place) for place in places]
     both = [
         (theirs, margins(found, name, **setting))
         for name, setting in itertools.product(tables, IMAGES)
-        if (theirs := margins(found, f"{name}-reference", **setting))
+        if (theirs := margins(found, counterpart(name), **setting))
     ]
-    see = tuple(name.replace("-e", "-global-e") for name in tables)
+    see = tuple(f"{data}-global-e{epochs}" for data, epochs in places)
     if not both:
         return Verdict(claim, NOT_RUN, "Not run.", see)
     gained, uniform, over_controls, over_rivals, _ = np.array([theirs for theirs, _ in both]).T
@@ -200,7 +209,7 @@ def reference_lead(found: Found) -> Verdict:
     return Verdict(claim, CONFIRMED if larger and weights else PARTLY if larger or weights else NOT, text, see)
 
 
-def _tested_untrained(found: Found) -> str:
+def _tested_untrained(found: Evidence) -> str:
     """How many test examples are of a class that their device does not train on, and where they are."""
     study = found.studies.get("partitions")
     if not study:
@@ -214,7 +223,7 @@ def _tested_untrained(found: Found) -> str:
     )
 
 
-def reference_local_levels(found: Found) -> Verdict:
+def reference_local_levels(found: Evidence) -> Verdict:
     """The same for the table of local accuracy."""
     claim = (
         "The paper's local accuracies come from the reference protocol (classes split in order, accuracy by "
@@ -222,16 +231,16 @@ def reference_local_levels(found: Found) -> Verdict:
     )
     name = "cifar10-local-e5"
     rows = PLANS[name].build(found).rows
-    theirs = {(row.group, row.label.removesuffix(", reference")): row for row in rows if row.protocol == "reference"}
+    theirs = {(row.group, row.printed): row for row in rows if row.protocol is Protocol.REFERENCE}
     off: _Off = {}
-    for row in (row for row in rows if row.protocol == "paper" and not row.control):
-        for cell, other in zip(row.cells, theirs[row.group, row.label].cells, strict=True):
+    for row in (row for row in rows if row.protocol is Protocol.PAPER and not row.control):
+        for cell, other in zip(row.cells, theirs[row.group, row.printed].cells, strict=True):
             if cell.difference is not None and other.difference is not None:
                 off.setdefault(f"{row.label}, {row.group}", []).append((cell.difference, other.difference))
     return _second_is_nearer(claim, off, "Our paper protocol", "our reference protocol", "exponents", (name,))
 
 
-def more_rounds(found: Found) -> Verdict:
+def more_rounds(found: Evidence) -> Verdict:
     """Whether more rounds bring CIFAR-10 with C = 1 to the paper's level."""
     claim = "With C = 1 the paper's accuracies on CIFAR-10 are those of more than 100 rounds."
     see = ("cifar10-rounds", "cifar10-global-e1")
@@ -276,14 +285,14 @@ _Off = dict[str, list[tuple[float, float]]]
 def _off(both: Callable[[str, str, dict[str, Any]], tuple[float, float] | None]) -> _Off:
     """Every cell on images that has both readings, `both(experiment, method, setting)`."""
     off: _Off = {}
-    for (data, shown), epochs in itertools.product((("cifar10", "CIFAR-10"), ("mnist", "MNIST")), (1, 5)):
+    for data, epochs in itertools.product((Dataset.CIFAR10, Dataset.MNIST), (1, 5)):
         for c, e, key in itertools.product(CLASSES, EXPONENTS, ("fedbc", *RIVALS)):
             setting = {"classes": c, "exponent": e}
-            readings = both(f"{data}-e{epochs}", key, setting)
+            readings = both(images_experiment(data, epochs), key, setting)
             paper = printed.cell(f"{data}_global_e{epochs}", METHODS[key].printed, setting)
             if readings is not None and paper is not None:
                 gaps = (100 * readings[0] - paper["mean"], 100 * readings[1] - paper["mean"])
-                off.setdefault(f"{shown} E = {epochs}, C = {c}", []).append(gaps)
+                off.setdefault(f"{data.shown} E = {epochs}, C = {c}", []).append(gaps)
     return off
 
 

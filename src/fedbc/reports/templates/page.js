@@ -22,7 +22,8 @@ const fedbcPage = (() => {
       font: "system-ui, sans-serif",
       range: { category: palette, heatmap: [colour("card"), colour("link")] },
       view: { stroke: null },
-      axis: { ...words, gridColor: line, domainColor: line, tickColor: line },
+      axis: { ...words, gridColor: line, domainColor: line, tickColor: line, labelOverlap: "greedy",
+        labelSeparation: 6 },
       legend: { ...words, orient: "top", title: null, columns: narrow ? 2 : 6, labelLimit: narrow ? 130 : 220 },
       title: { color: text, anchor: "start", fontSize: 14 },
       rule: { color: text },
@@ -86,6 +87,12 @@ const fedbcPage = (() => {
   for (const box of document.querySelectorAll("[data-toggles]")) {
     const hidden = () => [...box.querySelectorAll("input")].filter((i) => !i.checked).map((i) => i.value);
     box.addEventListener("change", () => set(box.dataset.toggles, hidden()));
+    for (const button of box.querySelectorAll("[data-check]")) {
+      button.addEventListener("click", () => {
+        for (const input of box.querySelectorAll("input")) input.checked = button.dataset.check === "all";
+        set(box.dataset.toggles, hidden());
+      });
+    }
   }
   for (const list of document.querySelectorAll("select[data-pick]")) {
     list.addEventListener("change", () => set(list.dataset.pick, JSON.parse(list.value)));

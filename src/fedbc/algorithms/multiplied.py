@@ -1,0 +1,78 @@
+"""FedBC's server: the mean of local models weighted by their multipliers, over the sampled devices or over all.
+
+    server "sampled"   z = Σ lambda_i x_i / Σ lambda_i over the devices of the round (the paper's Algorithm 1)
+    server "all"       the same over every device that ever took part, with its last lambda_i x_i (the paper's equation
+                       before devices are sampled): the server keeps the sums, a device adds the change of its own
+
+Where every lambda_i is 0 the mean is 0/0 on paper: the plain mean takes its place.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from fedbc import trees
+from fedbc.algorithms import latest
+from fedbc.algorithms.base import Params, Scalar
+from fedbc.errors import InputError
+
+ROUNDING = 1e-5
+"""How far a device's product lambda x may be from the server's, relative to its size."""
+
+
+class Total(NamedTuple):
+    """The sum that the server sees."""
+
+    weighted: Params
+    """Σ lambda_i x_i"""
+    weight: Scalar
+    """Σ lambda_i"""
+    plain: Params
+    """Σ x_i, for the case that every lambda_i is 0"""
+    devices: Scalar
+
+
+class Everyone(NamedTuple):
+    """The state of a server "all"."""
+
+    z: Params
+    sent: latest.Latest
+    """of `Total`"""
+
+
+def share(x: Params, multiplier: Scalar) -> Total:
+    """One device's part: (lambda_i x_i, lambda_i, x_i, 1)."""
+    return Total(trees.scale(multiplier, x), multiplier, x, jnp.ones_like(multiplier))
+
+
+def mean(total: Total) -> Params:
+    """Σ lambda_i x_i / Σ lambda_i, or the plain mean where Σ lambda_i = 0."""
+    some = total.weight > 0
+    weighted = trees.mean(total.weighted, jnp.where(some, total.weight, 1))
+    return trees.where(some, weighted, trees.mean(total.plain, total.devices))
+
+
+def start(z: Params) -> Everyone:
+    """Nobody has sent anything yet."""
+    return Everyone(z, latest.start(share(z, jnp.zeros((), float))))
+
+
+def updated(server: Everyone, change: latest.Latest) -> Everyone:
+    """With the changes of the devices of a round."""
+    sent = latest.add(server.sent, change)
+    return Everyone(mean(sent.total), sent)
+
+
+def check_share(summand: Total, low: float, high: float) -> None:
+    """lambda_i is within its bounds, up to rounding, lambda_i x_i is the product, and the device counts once."""
+    multiplier, slack = float(summand.weight), 1e-6
+    if not low * (1 - slack) <= multiplier <= high * (1 + slack):
+        raise InputError(f"its lambda is {multiplier:g}, out of the bounds {low:g} to {high:g}")
+    if float(summand.devices) != 1:
+        raise InputError(f"it counts as {float(summand.devices):g} devices")
+    product = trees.scale(summand.weight, summand.plain)
+    apart = float(trees.sqdist(summand.weighted, product))
+    if not apart <= ROUNDING**2 * float(trees.sqnorm(product)):
+        raise InputError("its lambda x is not the product of its lambda and its x")

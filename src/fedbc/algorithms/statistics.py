@@ -1,0 +1,134 @@
+"""Any method for a model that keeps state besides its parameters, such as the running statistics of a BatchNorm.
+
+The method trains the parameters and knows of nothing else. Statistics are neither trained nor pulled, and count neither
+in ‖x_i - z‖² nor in the method's summand. They follow the evaluations of the loss along the local steps, and
+
+    local (FedBN's way)   stay with the device from round to round; the server has the initial ones
+    averaged              start each round from the server's, which takes their mean, weighted by n_i, from the sum
+
+FedBN: X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou, "FedBN: Federated Learning on Non-IID Features via Local Batch
+Normalization", ICLR 2021; there the layer's trained scale and shift stay local too, here only its statistics do.
+
+Parameters and statistics together are a dictionary with the two, `params` and `statistics`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedbc import trees
+from fedbc.algorithms.base import Context, Finished, Params, Scalar
+from fedbc.algorithms.wrapping import Wrapping
+
+Both = dict[str, Any]
+
+
+class Server(NamedTuple):
+    """The method's state, and the statistics of the global model."""
+
+    inner: Any
+    statistics: Any
+
+
+class Message(NamedTuple):
+    """The method's message, and the statistics to start from; None where they stay local."""
+
+    inner: Any
+    statistics: Any
+
+
+class Device(NamedTuple):
+    """The method's state, and the device's statistics."""
+
+    inner: Any
+    statistics: Any
+
+
+class Carry(NamedTuple):
+    """The method's local training, and the statistics so far."""
+
+    inner: Any
+    statistics: Any
+    examples: Scalar
+
+
+class Summand(NamedTuple):
+    """The method's summand, and n_i times the statistics; None where they stay local."""
+
+    inner: Any
+    statistics: Any
+    examples: Any
+
+
+@dataclass(frozen=True)
+class WithStatistics(Wrapping):
+    """A method, for a model that keeps statistics."""
+
+    name: ClassVar[str] = "with statistics"
+
+    averaged: bool = False
+
+    def init_server(self, params: Both) -> Server:
+        """The method's state, and the initial statistics."""
+        return Server(self.algorithm.init_server(params["params"]), params["statistics"])
+
+    def global_model(self, server: Server) -> Both:
+        """z, with the server's statistics."""
+        return {"params": self.algorithm.global_model(server.inner), "statistics": server.statistics}
+
+    def broadcast(self, server: Server) -> Message:
+        """The method's message."""
+        return Message(self.algorithm.broadcast(server.inner), server.statistics if self.averaged else None)
+
+    def init_device(self, params: Both, context: Context) -> Device:
+        """The method's state, and the initial statistics."""
+        return Device(self.algorithm.init_device(params["params"], context), params["statistics"])
+
+    def local_model(self, device: Device) -> Both:
+        """x_i, with the device's statistics."""
+        return {"params": self.algorithm.local_model(device.inner), "statistics": device.statistics}
+
+    def begin(self, message: Message, device: Device, context: Context) -> Carry:
+        """From the device's own statistics, or from the server's."""
+        statistics = message.statistics if self.averaged else device.statistics
+        return Carry(self.algorithm.begin(message.inner, device.inner, context), statistics, context.examples)
+
+    def step(self, loss: Any, carry: Carry, batch: object) -> Carry:
+        """The method's step. `loss` gives the value and the new statistics, which pass by the method in a reference."""
+        kept = jax.tree.map(jax.new_ref, carry.statistics)
+
+        def value_alone(params: Params, batch: object) -> Scalar:
+            value, new = loss({"params": params, "statistics": jax.tree.map(lambda ref: ref[...], kept)}, batch)
+            jax.tree.map(lambda ref, a: ref.__setitem__(..., jax.lax.stop_gradient(a)), kept, new)
+            return value
+
+        inner = self.algorithm.step(value_alone, carry.inner, batch)
+        return carry._replace(inner=inner, statistics=jax.tree.map(lambda ref: ref[...], kept))
+
+    def finish(self, carry: Carry) -> Finished:
+        """The method's end."""
+        done = self.algorithm.finish(carry.inner)
+        weight = jnp.asarray(carry.examples, float) if self.averaged else None
+        weighted = jax.tree.map(lambda a: weight * a, carry.statistics) if self.averaged else None
+        return Finished(Device(done.device, carry.statistics), Summand(done.summand, weighted, weight), done.info)
+
+    def update(self, server: Server, total: Summand, population: Scalar) -> Server:
+        """The method's, and the mean of the statistics."""
+        statistics = server.statistics
+        if self.averaged:
+            mean = trees.mean(total.statistics, total.examples)
+            statistics = jax.tree.map(_of_type, mean, statistics)
+        return Server(self.algorithm.update(server.inner, total.inner, population), statistics)
+
+    def check_summand(self, summand: Summand, examples: int) -> None:
+        """As the method does."""
+        self.algorithm.check_summand(summand.inner, examples)
+
+
+def _of_type(value: Any, like: Any) -> Any:
+    """Counters are whole numbers."""
+    return (value if jnp.issubdtype(like.dtype, jnp.floating) else jnp.round(value)).astype(like.dtype)

@@ -1,0 +1,330 @@
+"""A federation from a table, with one row an example: pandas, Polars, Arrow, or what else narwhals reads."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedbc import checks
+from fedbc.data.encoding import Columns, Encoding, fit
+from fedbc.data.federation import Federation, Split, canonical, from_splits
+from fedbc.data.partition import by_id, divide
+from fedbc.errors import InputError, unknown
+
+Array = np.ndarray
+
+TASKS = ("classification", "regression")
+MANY_CLASSES = 50
+"""Whole numbers with more different values are not taken for classes unless that is said."""
+
+
+def from_frame(
+    frame: Any,
+    *,
+    label: str,
+    device: str,
+    test: Any = None,
+    test_share: float = 0.2,
+    features: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    task: str | None = None,
+    seed: int = 1,
+    name: str = "table",
+) -> Federation:
+    """A federation from a table with one row an example. The names of devices and classes stay with it.
+
+    frame: a frame of pandas, Polars, PyArrow or another library that narwhals reads.
+    label: the column to predict. Words, whole numbers and yes or no make classification, fractions regression.
+    device: the column that says whose row it is: a clinic, a person, a machine.
+    test: the rows to test on: another frame with the same columns, or the name of a column of yes and no. If not given,
+        `test_share` of each device's rows, drawn by `seed`.
+    features: the columns to predict from; all others if not given.
+    drop: columns to leave out, such as the number of a patient.
+    categorical: columns of numbers that stand for kinds, such as the code of a scanner.
+    task: "classification" or "regression", where the label's type leaves that open.
+
+    Numeric columns are standardised and words become zeros and ones by one rule for all devices, made of sums that each
+    device adds to over its training rows; missing values are allowed in both (`fedbc.data.encoding` says what becomes
+    of them), not in the label or the device. `Federation.encoding` is the rule.
+    """
+    checks.integer("seed", seed, at_least=0)
+    if task is not None:
+        checks.choice("task", task, TASKS)
+    rows = _Rows.of("frame", frame)
+    separate = _Rows.of("test", test) if test is not None and not isinstance(test, str) else None
+    mark = test if isinstance(test, str) else None
+    chosen = _features(rows, label, device, mark, features, drop)
+    for wanted in categorical:
+        if wanted not in chosen:
+            raise unknown("categorical", wanted, chosen)
+    values, owners = rows.columns(chosen, categorical), rows.words(device, "device")
+    parts = sorted(by_id(owners), key=lambda part: natural(owners[part[0]]))
+    names = [str(owners[part[0]]) for part in parts]
+    labels: list[Array]
+    if separate is not None:
+        train, tested = parts, _rows_of(separate.words(device, "device"), names)
+        test_values = separate.columns(chosen, categorical, like=values)
+        labels, classes = _labels(rows, label, task, separate)
+    else:
+        halves = _halves(rows, parts, names, mark, test_share, seed)
+        train, tested = [h[0] for h in halves], [h[1] for h in halves]
+        test_values = values
+        both, classes = _labels(rows, label, task)
+        labels = [both[0], both[0]]
+    encoding = fit([{c: values[c][part] for c in chosen} for part in train], label, device)
+    return from_splits(
+        _encoded(encoding, values, labels[0], train),
+        _encoded(encoding, test_values, labels[1], tested),
+        classes=len(classes) if classes else None,
+        name=name,
+        device_names=tuple(names),
+        class_names=classes,
+        encoding=encoding,
+    )
+
+
+def encode(encoding: Encoding, frame: Any) -> Array:
+    """The model's input for the rows of a new table with the same columns; others may be there and are passed over."""
+    rows = _Rows.of("table", frame)
+    words = [c.name for c in encoding.columns if hasattr(c, "words")]
+    for column in encoding.columns:
+        rows.need(column.name)
+    return canonical(encoding.encode(rows.columns([c.name for c in encoding.columns], words)))
+
+
+def labelled(encoding: Encoding, frame: Any, classes: Sequence[str]) -> tuple[Array, Array]:
+    """The devices and the labels of a new table's rows, the labels as numbers."""
+    rows = _Rows.of("data", frame)
+    owners = rows.words(encoding.device, "device")
+    if not classes:
+        return owners, canonical(rows.numbers(encoding.label)[:, None])
+    words = rows.words(encoding.label, "label")
+    strange = sorted(set(words) - set(classes))
+    if strange:
+        raise unknown("label", strange[0], classes)
+    return owners, np.asarray([classes.index(word) for word in words], np.int32)
+
+
+def device_words(encoding: Encoding, frame: Any) -> list[str | None]:
+    """The devices of a new table's rows; None where it does not say."""
+    return _Rows.of("table", frame).kinds(encoding.device).tolist()
+
+
+def natural(name: str) -> list[Any]:
+    """Sorts clinic 2 before clinic 10."""
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
+
+
+class _Rows:
+    """A table behind narwhals, its columns checked."""
+
+    def __init__(self, what: str, frame: Any) -> None:
+        self.what, self.frame = what, frame
+
+    @classmethod
+    def of(cls, what: str, frame: Any) -> _Rows:
+        import narwhals as nw  # not at the top: whose data are arrays does without
+
+        try:
+            rows = nw.from_native(frame, eager_only=True)
+        except TypeError:
+            raise InputError(
+                f"{what} of type {type(frame).__name__} is not accepted: give a frame of pandas, Polars or PyArrow"
+            ) from None
+        except ValueError as error:  # such as two columns of one name
+            raise InputError(f"{what} is not accepted: {str(error).splitlines()[0]}") from None
+        if len(rows) == 0:
+            raise InputError(f"{what} has no rows")
+        return cls(what, rows)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.frame.columns)
+
+    def need(self, name: str) -> Any:
+        if name not in self.names:
+            raise unknown(f"{self.what}: column", name, self.names)
+        return self.frame[name]
+
+    def is_numeric(self, name: str) -> bool:
+        return bool(self.frame.schema[name].is_numeric())
+
+    def is_words(self, name: str) -> bool:
+        import narwhals as nw
+
+        kind = self.frame.schema[name]
+        return kind in (nw.String, nw.Categorical, nw.Enum, nw.Boolean) or isinstance(kind, nw.Enum)
+
+    def numbers(self, name: str) -> Array:
+        """A column as float64, NaN for what is missing."""
+        import narwhals as nw
+
+        values = np.asarray(self.need(name).cast(nw.Float64).to_numpy(), float)
+        if np.isinf(values).any():
+            row = int(np.flatnonzero(np.isinf(values))[0])
+            raise InputError(f"{self.what}: column {name!r} has an infinite value in row {row}: all must be finite")
+        return values
+
+    def kinds(self, name: str) -> Array:
+        """A column as words, None for what is missing."""
+        import narwhals as nw
+
+        column = self.need(name)
+        if self.is_numeric(name):
+            values: list[Any] = [
+                None if v != v else f"{v:g}" if v != int(v) else str(int(v)) for v in self.numbers(name)
+            ]
+        else:
+            values = [None if v is None or v != v else str(v) for v in column.cast(nw.String).to_list()]
+        out = np.empty(len(values), object)
+        out[:] = values
+        return out
+
+    def words(self, name: str, role: str) -> Array:
+        """A column as words none of which is missing, and no two of which look alike."""
+        values = self.kinds(name)
+        lacking = [i for i, v in enumerate(values) if v is None or not v.strip()]
+        if lacking:
+            raise InputError(
+                f"{self.what}: the {role}'s column {name!r} is empty in {len(lacking)} of {len(values)} rows, first in "
+                f"row {lacking[0]}: every row needs one"
+            )
+        alike = defaultdict(set)
+        for value in set(values):
+            alike[" ".join(value.split()).casefold()].add(value)
+        for same in alike.values():
+            if len(same) > 1:
+                raise InputError(
+                    f"{self.what}: the {role}'s column {name!r} has {sorted(same)}, which differ only by case or "
+                    "spaces: write them alike"
+                )
+        return values
+
+    def columns(
+        self, names: Sequence[str], categorical: Sequence[str], like: Columns | None = None
+    ) -> dict[str, Array]:
+        """Features: numbers as float64, words as objects; of the kinds of `like`, if it is given."""
+        found = {}
+        for name in names:
+            self.need(name)
+            as_words = like[name].dtype == object if like is not None else name in categorical or self.is_words(name)
+            if as_words:
+                found[name] = self.kinds(name)
+            elif self.is_numeric(name):
+                found[name] = self.numbers(name)
+            else:
+                raise InputError(
+                    f"{self.what}: column {name!r} is of type {self.frame.schema[name]}, not numbers or words: "
+                    f"turn it into one of these, or leave it out by drop={[name]!r}"
+                )
+        return found
+
+
+def _features(
+    rows: _Rows, label: str, device: str, mark: str | None, features: Sequence[str] | None, drop: Sequence[str]
+) -> list[str]:
+    special = [label, device, *([mark] if mark is not None else [])]
+    for name in (*special, *(features or ()), *drop):
+        rows.need(name)
+    if label == device:
+        raise InputError(f"label={label!r} is the device's column, too: give two")
+    chosen = [n for n in (features if features is not None else rows.names) if n not in drop]
+    for name in special:
+        if features is not None and name in chosen:
+            raise InputError(
+                f"features has {name!r}, which is not to predict from: it is a label, device or test column"
+            )
+    chosen = [n for n in chosen if n not in special]
+    if not chosen:
+        raise InputError(f"{rows.what} has no columns left to predict {label!r} from")
+    return chosen
+
+
+def _halves(
+    rows: _Rows, parts: list[Array], names: list[str], mark: str | None, share: float, seed: int
+) -> list[tuple[Array, Array]]:
+    """Each device's rows for training and for testing."""
+    if mark is None:
+        return [divide(part, share, "shuffled", [seed, i]) for i, part in enumerate(parts)]
+    is_test = _yes_or_no(rows, mark)
+    for part, name in zip(parts, names, strict=True):
+        if is_test[part].all():
+            raise InputError(f"device {name!r} has no training rows: all are marked by column {mark!r}")
+    return [(part[~is_test[part]], part[is_test[part]]) for part in parts]
+
+
+def _yes_or_no(rows: _Rows, name: str) -> Array:
+    words = {
+        "true": True,
+        "false": False,
+        "1": True,
+        "0": False,
+        "yes": True,
+        "no": False,
+        "test": True,
+        "train": False,
+    }
+    values = [words.get(value.lower()) for value in rows.words(name, "test")]
+    if None in values:
+        wrong = rows.words(name, "test")[values.index(None)]
+        raise InputError(f"column {name!r} has {wrong!r}: a test column holds yes or no, true or false, 1 or 0")
+    return np.asarray(values, bool)
+
+
+def _rows_of(owners: Array, names: list[str]) -> list[Array]:
+    strange = sorted(set(owners) - set(names))
+    if strange:
+        raise InputError(f"test has rows of device {strange[0]!r}, which has no training rows")
+    return [np.flatnonzero(owners == name) for name in names]
+
+
+def _labels(
+    rows: _Rows, label: str, task: str | None, test: _Rows | None = None
+) -> tuple[list[Array], tuple[str, ...]]:
+    """The labels as numbers, of the training table and of the test table if there is one; and the classes' names."""
+    tables = [rows] if test is None else [rows, test]
+    task = task or _task(rows, label)
+    if task == "regression":
+        targets = []
+        for table in tables:
+            if not table.is_numeric(label):
+                raise InputError(f"label {label!r} holds words, which regression cannot predict")
+            table.words(label, "label")  # none may be missing
+            targets.append(table.numbers(label)[:, None])
+        return targets, ()
+    found = [table.words(label, "label") for table in tables]
+    classes = sorted(set(found[0]), key=natural)
+    if len(classes) < 2:
+        raise InputError(f"label {label!r} is {classes[0]!r} in every row: there is nothing to learn")
+    place = {name: i for i, name in enumerate(classes)}
+    strange = sorted(set(found[-1]) - set(classes))
+    if strange:
+        raise InputError(f"test has the label {strange[0]!r}, which no training row has")
+    return [np.asarray([place[v] for v in values], np.int32) for values in found], tuple(classes)
+
+
+def _task(rows: _Rows, label: str) -> str:
+    if not rows.is_numeric(label):
+        return "classification"
+    values = rows.numbers(label)
+    whole = (values == np.floor(values))[~np.isnan(values)].all()
+    if not whole:
+        return "regression"
+    if rows.frame.schema[label].is_float() or len(np.unique(values)) > MANY_CLASSES:
+        raise InputError(
+            f"label {label!r} may be a class or a quantity ({len(np.unique(values))} different whole numbers): say "
+            "task='classification' or task='regression'"
+        )
+    return "classification"
+
+
+def _encoded(encoding: Encoding, values: Columns, labels: Array, parts: list[Array]) -> Split:
+    rows = np.concatenate(parts)
+    offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
+    x = encoding.encode({name: column[rows] for name, column in values.items()})
+    return Split(canonical(x), canonical(labels[rows]), offsets)

@@ -1,0 +1,7 @@
+"""A model for each device: the paper's constrained problem around z, solved and chosen on the device itself."""
+
+from fedbc.personalization.each_device import personalize
+from fedbc.personalization.evidence import Verdict
+from fedbc.personalization.personalized import MODELS, Personalized, advice_table, load_personalized, sentence
+
+__all__ = ["MODELS", "Personalized", "Verdict", "advice_table", "load_personalized", "personalize", "sentence"]

@@ -1,0 +1,99 @@
+"""Which model for which device: the table, the chart and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedbc import drawing
+from fedbc.personalization import MODELS, Verdict, sentence
+from fedbc.reports.charts import Chart
+from fedbc.reports.page import Page, Prose, Section
+from fedbc.reports.tables import Column, Table
+
+HEADINGS = {
+    "global": "z",
+    "trained": "x_i",
+    "alone": "alone",
+    "personal": "own",
+}
+MOST_ROWS = 60
+"""Of the chart; of more devices these are drawn evenly by their difference."""
+
+
+def advice_table(advice: pd.DataFrame) -> Table:
+    """One row per device."""
+    columns = [
+        Column("name", "device"),
+        Column("examples", "train", 0),
+        Column("test_examples", "test", 0),
+    ]
+    columns += [
+        Column(f"{name}_accuracy", f"{HEADINGS[name]}\n%", 1, factor=100)
+        for name in MODELS
+        if f"{name}_accuracy" in advice
+    ]
+    columns += [Column(f"{name}_loss", f"{HEADINGS[name]}\nloss", 4) for name in MODELS if f"{name}_loss" in advice]
+    rows = advice.to_dict("records")
+    unit = 100 if "personal_accuracy" in advice else 1
+    shown = advice.assign(
+        gain=[_said(row["difference"], unit) for row in rows],
+        interval=[f"{_said(row['low'], unit)} to {_said(row['high'], unit)}".strip(" to") for row in rows],
+    )
+    columns += [Column("gain", "own − z"), Column("interval", "95 % interval"), Column("advice", "advice")]
+    caption = (
+        "On the device's own test set; z: the global model; x_i: the method's own local model; alone: trained on the "
+        "device's examples only; own: the personalised model. The interval is that of the difference on the same "
+        "examples: exact for one seed, a bootstrap over examples for several. One in twenty seems clear by chance."
+    )
+    return Table("advice", "Which model for which device", shown, columns, caption)
+
+
+def _said(value: float, unit: int) -> str:
+    """In points of accuracy, or as it is."""
+    if not np.isfinite(value):
+        return ""
+    return f"{100 * value:+.1f}" if unit == 100 else f"{value:+.4f}"
+
+
+def advice_chart(advice: pd.DataFrame) -> Chart | None:
+    """The difference between a model of one's own and the global one, device by device."""
+    alt = drawing.need("altair")
+    rows = advice[np.isfinite(advice["difference"])].sort_values("difference", kind="stable").reset_index(drop=True)
+    if rows.empty:
+        return None
+    if len(rows) > MOST_ROWS:
+        rows = rows.iloc[np.linspace(0, len(rows) - 1, MOST_ROWS).round().astype(int)].reset_index(drop=True)
+    unit = 100 if "personal_accuracy" in advice else 1
+    shown = pd.DataFrame(
+        {
+            "name": rows["name"].astype(str),
+            **{name: [float(f"{unit * value:.4g}") for value in rows[name]] for name in ("difference", "low", "high")},
+            "advice": rows["verdict"],
+        }
+    )
+    order = shown["name"].tolist()
+    y = alt.Y("name:N", sort=order, title=None)
+    title = "accuracy of the personalised model minus that of z, points" if unit == 100 else "loss of z minus one's own"
+    colour = alt.Color("advice:N", title=None, scale=alt.Scale(domain=[str(v) for v in Verdict]))
+    base = alt.Chart(shown)
+    tips = ["name:N", "difference:Q", "low:Q", "high:Q", "advice:N"]
+    lines = base.mark_rule().encode(x=alt.X("low:Q", title=title), x2="high:Q", y=y, color=colour)
+    points = base.mark_point(filled=True, size=60, opacity=1).encode(x="difference:Q", y=y, color=colour, tooltip=tips)
+    zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(strokeDash=[4, 4]).encode(x="zero:Q")
+    chart = alt.layer(zero, lines, points).properties(width="container", height=max(120, 16 * len(shown)))
+    caption = "A point: the difference on the device's test set; a line: its 95 % interval."
+    return Chart("advice", "A model of one's own, or the global one", chart, sentence(advice), caption, wide=True)
+
+
+def advice_page(advices: dict[str, pd.DataFrame], words: Sequence[str] = ()) -> Page:
+    """A page with the advice that follows from each run."""
+    sections = []
+    for number, (name, advice) in enumerate(advices.items()):
+        chart = advice_chart(advice)
+        parts: list[Any] = [Prose(sentence(advice)), *([chart] if chart is not None else []), advice_table(advice)]
+        sections.append(Section(f"advice-{number}", name, parts))
+    return Page("Which model for which device", [Prose(w) for w in words], sections)

@@ -1,0 +1,62 @@
+"""What a run is: its specification and identity, executing it, its folder, lines of results, a pool of workers."""
+
+from fedbc.runs.catalog import CATALOG, Entry, Option, argument_help, entry
+from fedbc.runs.execute import begin, execute, execute_in
+from fedbc.runs.in_folders import How, reserved_folder, resume, run, run_methods
+from fedbc.runs.lines import Line, Lines, State, is_result, state_of
+from fedbc.runs.listing import delete, list_runs
+from fedbc.runs.loading import load
+from fedbc.runs.many import Sweep, flatten, read_sweep, run_missing, sweep
+from fedbc.runs.methods import MethodRuns
+from fedbc.runs.on_machines import run_on_ray
+from fedbc.runs.outcome import CallEachRound, Observer, Outcome
+from fedbc.runs.own import OWN
+from fedbc.runs.pool import Job, do_jobs, tell_round
+from fedbc.runs.spec import RUN_OPTIONS, USUAL_MODEL, RunSpec, identity, read_toml
+from fedbc.simulation.result import RunFolder
+from fedbc.simulation.telling import data_name
+
+__all__ = [
+    "CATALOG",
+    "OWN",
+    "RUN_OPTIONS",
+    "USUAL_MODEL",
+    "CallEachRound",
+    "Entry",
+    "How",
+    "Job",
+    "Line",
+    "Lines",
+    "MethodRuns",
+    "Observer",
+    "Option",
+    "Outcome",
+    "RunFolder",
+    "RunSpec",
+    "State",
+    "Sweep",
+    "argument_help",
+    "begin",
+    "data_name",
+    "delete",
+    "do_jobs",
+    "entry",
+    "execute",
+    "execute_in",
+    "flatten",
+    "identity",
+    "is_result",
+    "list_runs",
+    "load",
+    "read_sweep",
+    "read_toml",
+    "reserved_folder",
+    "resume",
+    "run",
+    "run_methods",
+    "run_missing",
+    "run_on_ray",
+    "state_of",
+    "sweep",
+    "tell_round",
+]

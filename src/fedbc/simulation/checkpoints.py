@@ -1,0 +1,113 @@
+"""Where a run's whole state is kept: one file, or where machines share the run one part per machine.
+
+A part holds the devices that its machine owns, and all that the machines have in common. Parts are valid only as a
+whole: the last whole set stays until the next one is complete, whenever a machine dies.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from fedbc.errors import InputError
+from fedbc.machines.world import Machines
+
+if TYPE_CHECKING:
+    from fedbc.simulation.simulate import Simulation
+
+_PART = re.compile(r"-round-(\d+)-machine-(\d+)-of-(\d+)$")
+_KNOWN = 4
+"""How many rounds machines tell each other of: between two checkpoints there are at most two."""
+
+
+class Part(NamedTuple):
+    """One machine's part of a checkpoint."""
+
+    round: int
+    machine: int
+    machines: int
+
+    def beside(self, file: Path) -> Path:
+        """Its file; `file` is that of a checkpoint as a whole."""
+        name = f"{file.stem}-round-{self.round}-machine-{self.machine}-of-{self.machines}{file.suffix}"
+        return file.with_name(name)
+
+
+@dataclass
+class Checkpoint:
+    """A run's checkpoint, and how often it is kept: after so many rounds, or seconds, and at the end."""
+
+    file: Path
+    every: int | None = None
+    seconds: float | None = None
+    at_the_end: bool = True
+    _kept_at: float = field(default_factory=time.perf_counter, repr=False)
+
+    def is_due(self, number: int) -> bool:
+        """Whether the state after this round is to be kept."""
+        if self.seconds is not None and time.perf_counter() - self._kept_at > self.seconds:
+            return True
+        return self.every is not None and number % self.every == 0
+
+    def keep(self, run: Simulation) -> None:
+        """Write the state."""
+        machines = run.machines
+        if machines.alone:
+            run.save(self.file)
+            superseded = list(parts(self.file))
+        else:
+            own = Part(run.round, machines.index, machines.count)
+            machines.together("write its part of the checkpoint", lambda: run.save(own.beside(self.file)))
+            mine = [p for p in parts(self.file) if p.machine == machines.index or machines.leads]
+            superseded = [p for p in mine if (p.round, p.machines) != (own.round, own.machines)]
+            if machines.leads:
+                self.file.unlink(missing_ok=True)
+        for part in superseded:
+            part.beside(self.file).unlink(missing_ok=True)
+        self._kept_at = time.perf_counter()
+
+
+def exists(file: Path) -> bool:
+    """Whether a run can go on from here."""
+    return file.exists() or any(parts(file))
+
+
+def parts(file: Path) -> list[Part]:
+    """The parts that lie beside a checkpoint's file."""
+    if not file.parent.is_dir():
+        return []
+    found = [_PART.search(path.stem) for path in file.parent.glob(f"{file.stem}-round-*{file.suffix}")]
+    return sorted(Part(*map(int, match.groups())) for match in found if match)
+
+
+def find(file: Path, machines: Machines) -> list[Path]:
+    """The files of the newest whole checkpoint; none if there is no checkpoint. All machines find the same round.
+
+    Where machines do not share a folder, as many machines as before can each go on from their own part.
+    """
+    sets: dict[tuple[int, int], list[Part]] = {}
+    for part in parts(file):
+        sets.setdefault((part.round, part.machines), []).append(part)
+    usable: dict[int, list[Path]] = {}
+    for (number, count), found in sets.items():
+        own = [part for part in found if count == machines.count and part.machine == machines.index]
+        if len(found) == count or own:
+            usable[number] = [part.beside(file) for part in (found if len(found) == count else own)]
+    if file.exists():
+        usable[0] = [file]  # it is there only if nothing newer is
+    rounds = np.full(_KNOWN, -1)
+    newest = sorted(usable, reverse=True)[:_KNOWN]
+    rounds[: len(newest)] = newest
+    told = machines.gather(rounds)
+    common = [number for number in newest if all(number in row for row in told)]
+    if common:
+        return usable[common[0]]
+    if sets or (told >= 0).any():
+        lying = ", ".join(part.beside(file).name for part in parts(file)) or "nothing"
+        raise InputError(f"{file.parent} holds no whole checkpoint: {lying}; all machines' parts of a round are needed")
+    return []

@@ -1,0 +1,82 @@
+"""Where a run starts from: another run's end, or a model that is there already."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedbc import storage
+from fedbc.algorithms.base import Algorithm
+from fedbc.errors import InputError
+from fedbc.models.base import Model
+from fedbc.simulation.result import Result, RunFolder, State
+from fedbc.simulation.store import DeviceStore
+
+
+class Start(NamedTuple):
+    """What a run begins with."""
+
+    params: Any
+    """the global model"""
+    state: State | None
+    """the server's and the devices' states, of a run that is gone on with"""
+
+
+def read_start(initial: Any, algorithm: Algorithm, model: Model) -> Start:
+    """From a result, the folder of a run, or a model's parameters.
+
+    A run of the same algorithm hands on the server's and the devices' states; any other one only its global model.
+    """
+    like = jax.eval_shape(model.init, jax.random.key(0))
+    if isinstance(initial, str | Path):
+        return _from_folder(RunFolder(initial), algorithm, like)
+    if isinstance(initial, Result):
+        state = initial.state if initial.spec["algorithm"].get("name") == algorithm.name else None
+        return Start(fitted(initial.global_model, like), state)
+    return Start(fitted(initial, like), None)
+
+
+def fitted(params: Any, like: Any) -> Any:
+    """Parameters in the model's structure and types; an InputError if they are another model's, or not finite."""
+    given, wanted = storage.named(params), jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), like)
+    shapes = {name: a.shape for name, a in storage.named(wanted).items()}
+    if {name: a.shape for name, a in given.items()} != shapes:
+        raise InputError(
+            f"initial has the parameters {_described({n: a.shape for n, a in given.items()})}, but the model takes "
+            f"{_described(shapes)}: give a model of the same kind"
+        )
+    bad = [name for name, a in given.items() if not np.isfinite(a).all()]
+    if bad:
+        raise InputError(f"initial has a value in {bad[0]} that is not finite: give a model whose training went well")
+    restored = storage.restored(like, given)
+    return jax.tree.map(lambda a, s: np.asarray(a, s.dtype), restored, like)
+
+
+def origin(initial: Any, server: Any, store: DeviceStore) -> dict[str, Any]:
+    """What tells a run that started elsewhere from one that did not: a checksum of all that it began with."""
+    if initial is None:
+        return {}
+    value = 0
+    for array in jax.tree.leaves((server, store.devices, store.stacks)):
+        value = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, value)
+    return {"initial": f"{value:08x}"}
+
+
+def _from_folder(folder: RunFolder, algorithm: Algorithm, like: Any) -> Start:
+    result = folder.read()
+    params = fitted(result.global_model, like)
+    if result.spec["algorithm"].get("name") != algorithm.name or not folder.has_checkpoint:
+        return Start(params, None)
+    arrays, _ = storage.read_arrays(folder.checkpoint)
+    server = storage.restored(jax.eval_shape(algorithm.init_server, like), arrays, "server")
+    under = {name: a for name, a in arrays.items() if name.startswith("devices.") or name == "devices"}
+    return Start(params, State(server, arrays["participants"], under, from_file=True))
+
+
+def _described(shapes: dict[str, tuple[int, ...]]) -> str:
+    words = [f"{name or 'array'} {list(shape)}" for name, shape in list(shapes.items())[:4]]
+    return ", ".join(words) + (", …" if len(shapes) > 4 else "")

@@ -1,0 +1,154 @@
+"""What goes wrong outside of a computation: disks, processes at the same moment, damaged folders. One line each."""
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+import fedbc
+from fedbc import progress, runs, storage
+from fedbc.cli.main import main
+from fedbc.errors import Notice
+
+QUICK = ["--rounds", "2", "--devices", "3", "--quiet"]
+
+
+@pytest.fixture
+def cli(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as stop:
+            main([str(a) for a in arguments])
+        out, err = capsys.readouterr()
+        return stop.value.code or 0, out, err
+
+    return run
+
+
+def test_runs_that_begin_at_the_same_moment_get_folders_of_their_own(tmp_path, monkeypatch):
+    """As many processes may ask as like: none takes another's folder, and none is refused."""
+    monkeypatch.chdir(tmp_path)
+    specs = {"fedavg": fedbc.RunSpec({"name": "fedavg"})}
+    barrier, taken = threading.Barrier(8), []
+
+    def ask():
+        barrier.wait()
+        with runs.reserved_folder(specs) as folder:
+            taken.append(folder)
+            runs.begin(fedbc.RunFolder(folder), specs["fedavg"])
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(str, taken)) == [f"runs/fedavg-synthetic-{n}" for n in range(1, 9)]
+    assert all((folder / "spec.json").exists() for folder in taken)
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(cli, tmp_path):
+    code, _, err = cli("run", "fedavg", *QUICK, "--sample", "99")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "sample=99 is not accepted" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_picture_that_cannot_be_written_is_one_line(cli, tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(storage.tempfile, "mkstemp", refuse)
+    code, _, err = cli("data", "show", "--devices", "3", "--out", "picture.png")
+    assert (code, err) == (2, "fedbc: cannot write picture.png: Read-only file system; nothing was left half-written\n")
+
+
+def test_a_live_history_that_cannot_be_written_is_told_in_one_line(cli, tmp_path, monkeypatch):
+    real = Path.open
+
+    def refuse(self, *args, **kwargs):
+        if self.name == "live.jsonl":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    code, _, err = cli("run", "fedavg", *QUICK, "--out", "full")
+    assert code == 0
+    assert (
+        err == "fedbc: warning: full/live.jsonl cannot be written (No space left on device): the run goes on without\n"
+    )
+
+
+def test_warnings_of_others_stay_what_they_are(capsys):
+    import warnings
+
+    with progress.notices_told(), pytest.warns(UserWarning, match="theirs"):
+        warnings.warn("theirs", UserWarning, stacklevel=1)
+    with progress.notices_told():
+        warnings.warn("ours", Notice, stacklevel=1)
+    assert capsys.readouterr().err == "fedbc: warning: ours\n"
+
+
+@pytest.fixture
+def small():
+    return fedbc.models.logistic(60, 10), fedbc.data.synthetic(devices=3)
+
+
+def unfinished(folder):
+    """As a run leaves it that was stopped in the midst."""
+    run = runs.RunFolder(folder)
+    for file in (run.models, run.summary, run.history, run.devices):
+        file.unlink()
+    live = run.live.read_text().splitlines()
+    run.live.write_text("\n".join(live[:-1]) + "\n")
+
+
+def test_show_tells_how_far_an_unfinished_run_is(cli, tmp_path):
+    cli("run", "fedavg", *QUICK, "--out", "half")
+    unfinished(tmp_path / "half")
+    code, out, err = cli("show", "half")
+    assert (code, err) == (0, "")
+    assert out.startswith("half: stopped, 2 of 2 rounds done, global accuracy ")
+    assert out.endswith("go on with: fedbc run --resume half\n")
+    assert '"state": "stopped"' in cli("show", "half", "--json")[1]
+
+
+def test_show_does_not_mix_up_runs_of_one_name(cli, tmp_path, small):
+    for place in ("a", "b"):
+        fedbc.simulate(fedbc.FedAvg(), *small, rounds=1).save(tmp_path / "all" / place / "run")
+    out = cli("show", "all")[1]
+    assert "a/run" in out
+    assert "b/run" in out
+
+
+@pytest.mark.parametrize(
+    ("mark", "words", "page"),
+    [
+        ("comparison.json", "A comparison of methods (fedbc compare).", "index.html"),
+        ("study.json", "A tuning of hyper-parameters (fedbc tune).", "report.html"),
+        ("results.jsonl", "A calibration of the tolerance (fedbc calibrate), 0 runs done.", "report.html"),
+    ],
+)
+def test_show_says_what_a_folder_is_and_where_its_page_is(cli, tmp_path, mark, words, page):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / mark).touch()
+    code, out, _ = cli("show", "x")
+    assert code == 0
+    assert out.startswith(words)
+    assert "not written yet" in out
+    (tmp_path / "x" / page).touch()
+    (tmp_path / "x" / "best.toml").touch()
+    out = cli("show", "x")[1]
+    assert f"Page: x/{page}" in out
+    assert ("Run it: fedbc run --config x/best.toml" in out) == (mark == "study.json")
+
+
+def test_show_says_that_a_run_diverged(cli):
+    code, _, err = cli("run", "fedbc", "--lr", "3", "--rounds", "300", "--devices", "10", "--quiet", "--out", "div")
+    assert code == 1
+    assert "training diverged in round 2" in err
+    out = cli("show", "div")[1]
+    assert "diverged in round 2" in " ".join(out.split())
+    assert "div (diverged)" in out

@@ -1,0 +1,314 @@
+"""Answers that are wrong, late, partial or out of all bounds: they are one device's fault, and nothing else happens."""
+
+import dataclasses
+import functools
+import json
+import logging
+import time
+
+import httpx
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.proto.message_pb2 import ObjectTree
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedbc
+from fedbc.algorithms import ALGORITHMS
+from fedbc.errors import InputError
+from fedbc.flower import letters, link, messages, packs
+from fedbc.flower.app_process import reply_of
+from fedbc.flower.letters import Letter, check_tree, unfold
+from fedbc.flower.messages import Answer, MessageError, Spec
+from fedbc.flower.post import Post
+from fedbc.flower.summing import RoundSum
+from fedbc.runs import deployed
+
+WANTED = {"summand.w": Spec((3,), "float32")}
+MOST = messages.limit(WANTED)
+ANSWER = Answer("run-1", 1, 0, 12, 0)
+
+
+@pytest.fixture(autouse=True)
+def _identity(caplog):
+    from flwr.supercore.task_identity import TaskIdentity
+
+    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+    caplog.set_level(logging.INFO, "flwr.fedbc")
+
+
+def answer(content=None):
+    order = Message(RecordDict(), 7, "train")
+    order.metadata.__dict__["_message_id"] = order.object_id
+    if content is None:
+        content = messages.content(ANSWER, arrays=packs.pack({"summand.w": np.ones(3, np.float32)}))
+    return reply_of(Message(content, reply_to=order))
+
+
+@functools.cache
+def one_answer():
+    return answer()
+
+
+def opened(reply, most=MOST):
+    tree = ObjectTree.FromString(reply.tree)
+    wanted = check_tree(tree, most)
+    return unfold(tree.object_id, {object_id: reply.objects[object_id] for object_id in wanted}, most)
+
+
+def test_a_good_answer_is_opened():
+    received = messages.parts(opened(answer()))
+    assert messages.from_config(Answer, received.config) == ANSWER
+    assert messages.unpack(received.arrays, WANTED)["summand.w"].tolist() == [1, 1, 1]
+    assert opened(answer(Error(5, "it fell over"))).error.reason == "it fell over"
+
+
+def config(**fields):
+    return RecordDict({"fedbc": ConfigRecord(fields)})
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (config(metrics=[0] * 60_000), "more than 256 entries"),
+        (config(metrics=[True] * 70_000), "bytes where at most"),
+        (config(x="x" * 67_000), "fields take more than"),
+        (config(arrays=bytes(80_000)), "bytes where at most"),
+        (config(other=bytes(66_000)), "fields take more than"),
+        (RecordDict({f"more-{n}": ConfigRecord({"arrays": bytes([n])}) for n in range(5)}), "at most 1 records"),
+    ],
+)
+def test_what_would_unpack_to_much_is_not_unpacked(content, reason):
+    with pytest.raises(MessageError, match=reason):
+        opened(answer(content))
+
+
+def test_objects_where_none_belong():
+    tree = ObjectTree(object_id="a")
+    for _ in range(50):
+        tree = ObjectTree(object_id="a", children=[tree])
+    for bad in (tree, ObjectTree(object_id="a", children=[ObjectTree(object_id="b")] * 2)):
+        with pytest.raises(MessageError, match="not a message with"):
+            check_tree(bad, MOST)
+    reply = answer()
+    root = ObjectTree.FromString(reply.tree).object_id
+    record = next(i for i, data in reply.objects.items() if data.startswith(b"ConfigRecord"))
+    array = {i: d.replace(b"ConfigRecord", b"ArrayRecord", 1) if i == record else d for i, d in reply.objects.items()}
+    with pytest.raises(MessageError, match="holds a ArrayRecord"):
+        unfold(root, array, MOST)
+    with pytest.raises(MessageError, match="not those that it announced"):
+        unfold(root, {root: reply.objects[root]}, MOST)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_fuzzed_objects_are_refused_or_read(data):
+    """Bytes of an answer are changed, cut, doubled: whatever comes of it is a message or an error of this letter."""
+    reply = one_answer()
+    objects = dict(reply.objects)
+    chosen = data.draw(st.sampled_from(list(objects)))
+    content = bytearray(objects[chosen])
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(content)))
+        new = data.draw(st.binary(max_size=12))
+        content[place : place + data.draw(st.integers(0, 12))] = new
+    objects[chosen] = bytes(content)
+    letter = letters.Letter("o", 1, tree=ObjectTree.FromString(reply.tree), contents=objects)
+    source = letters.HttpLetters.__new__(letters.HttpLetters)
+    source.drop = lambda letter: None
+    source.open(letter, MOST)
+    assert letter.is_open
+    if letter.message is not None and letter.message.has_content():
+        try:
+            received = messages.parts(letter.message)
+            messages.from_config(Answer, received.config)
+            messages.unpack(received.arrays, WANTED)
+        except MessageError:
+            pass
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_fuzzed_packs_are_refused_or_read(data):
+    pack = bytearray(packs.pack({"summand.w": np.arange(3, dtype=np.float32)}))
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(pack)))
+        pack[place : place + data.draw(st.integers(0, 9))] = data.draw(st.binary(max_size=9))
+    try:
+        found = packs.unpack(bytes(pack), WANTED)
+    except MessageError:
+        return
+    assert found["summand.w"].shape == (3,)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(st.text(max_size=8), st.one_of(st.none(), st.integers(), st.text(max_size=9), st.lists(st.text())))
+)
+def test_fuzzed_files_for_those_who_look_on(tmp_path_factory, content):
+    folder = tmp_path_factory.mktemp("run")
+    (folder / deployed.FILE).write_text(json.dumps(content))
+    assert deployed.read_status(folder) is None
+    (folder / deployed.ROUNDS).write_text(json.dumps(content) + "\n{")
+    assert deployed.read_rounds(folder / deployed.ROUNDS)[1] == []
+
+
+class Slow:
+    """Letters that come as they are told to; a grid's are the same."""
+
+    def __init__(self, announced=(), opens=lambda letter: True):
+        self.letters, self.opens, self.asked = list(announced), opens, 0
+
+    def announced(self, orders):
+        self.asked += 1
+        found = [letter for letter in self.letters if letter.order in orders]
+        self.letters = [letter for letter in self.letters if letter not in found]
+        return found
+
+    def open(self, letter, most):
+        if self.opens(letter):
+            letter.message = opened(answer())
+            letter.message.metadata.__dict__["_src_node_id"] = letter.node
+
+    def drop(self, letter):
+        pass
+
+
+def post_with(source):
+    class Pushes:
+        def push_messages(self, orders):
+            return [f"order-{order.metadata.dst_node_id}" for order in orders]
+
+    faults = {}
+    post = Post(Pushes(), lambda node, what: faults.update({node: what}))
+    post.letters = source
+    orders = [Message(RecordDict(), node, "train") for node in (1, 2)]
+    return post, orders, {1: "order to 1", 2: "order to 2"}, faults
+
+
+def test_half_an_answer_keeps_nobody_waiting():
+    source = Slow([Letter("order-1", 1), Letter("order-2", 2)], opens=lambda letter: letter.node == 2)
+    post, orders, whats, faults = post_with(source)
+    began = time.monotonic()
+    replies = post.ask(orders, whats, 1.0, MOST)
+    assert next(replies).metadata.src_node_id == 2
+    assert time.monotonic() - began < 0.5
+    assert list(replies) == []
+    assert 1.0 <= time.monotonic() - began < 2.5
+    assert faults == {1: "did not send all of its answer within 1 s, left out"}
+
+
+def test_answers_that_were_there_in_time_count_after_the_deadline():
+    """Something kept the server until after the deadline: it looks once more before it leaves devices out."""
+    source = Slow([Letter("order-1", 1)])
+    post, orders, whats, faults = post_with(source)
+    first = source.announced
+
+    def late(orders):
+        found = first(orders)
+        if source.asked == 1:
+            time.sleep(0.6)
+            source.letters.append(Letter("order-2", 2))
+        return found
+
+    source.announced = late
+    assert [reply.metadata.src_node_id for reply in post.ask(orders, whats, 0.5, MOST)] == [1, 2]
+    assert faults == {}
+
+
+def summed(moves, limit=0.0, factor=0.0):
+    with RoundSum(WANTED) as found:
+        for device, move in enumerate(moves):
+            found.add(device, {"summand.w": np.full(3, device + 1, np.float32)}, 1, {}, move)
+        out = [(entry.device, why) for entry, why in found.beyond(limit, factor)]
+        return out, found.total()["summand.w"].tolist()
+
+
+def test_a_device_that_moves_the_model_too_far_is_left_out():
+    assert summed([1, 1, 2, 1000], factor=100) == (
+        [(3, "it moves the model 1e+03 times as far as the others' median, limit 100")],
+        [6, 6, 6],
+    )
+    assert summed([1, 1, 2, 1000], limit=1.5)[1] == [3, 3, 3]
+    assert summed([1, 1, 2, 1000])[1] == [10, 10, 10]
+    assert summed([1, 1000], factor=10)[0] == []  # nobody to compare with
+    assert summed([0, 0, 0, 5], factor=10)[0] == []  # the others' say nothing
+    assert summed([1, 2, 3, 90], factor=100)[0] == []
+
+
+def lying(record, change):
+    arrays = {name: array.copy() for name, array in packs.load(record["arrays"]).items()}
+    change(arrays)
+    record["arrays"] = packs.pack(arrays)
+
+
+LIES = {
+    "not the product of its lambda": lambda a: a.update({"summand.weighted.w": a["summand.weighted.w"] + 1e6}),
+    "would make the global model diverge": lambda a: a.update(
+        {n: np.full_like(v, 3e38 if "plain" in n else 1.5e38) for n, v in a.items() if "plain" in n or "ed." in n}
+        | {"summand.weight": np.asarray(0.5, np.float32)}
+    ),
+    "times as far as the others' median": lambda a: a.update(
+        {n: np.full_like(v, 1e6 if "plain" in n else 5e5) for n, v in a.items() if "plain" in n or "ed." in n}
+        | {"summand.weight": np.asarray(0.5, np.float32)}
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", LIES)
+def test_lies_of_one_device(reason, deployed, caplog, make_federation):
+    run = deployed(make_federation(sizes=(20, 20, 20)), algorithm__name="fedbc", run__rounds=1, run__evaluate="")
+
+    def lies(order, work):
+        reply = work()
+        if order.metadata.message_type == "train":
+            lying(reply.content["fedbc"], LIES[reason])
+        return [reply]
+
+    run.grid.nodes[102].answer = lies
+    result = run.run()
+    assert result.devices.device.tolist() == [0, 1]
+    assert "device 2 (node 102) is rejected" in caplog.text
+    assert reason in caplog.text
+    assert max(np.abs(leaf).max() for leaf in fedbc.storage.named(result.global_model).values()) < 10
+
+
+@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"qfedavg", "fedbc", "perfedbc"}))
+def test_a_device_counts_once_whatever_the_method(name, tiny_model):
+    """Weights that no honest device of so many examples has."""
+    import jax
+
+    algorithm = ALGORITHMS[name]()
+    zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), messages.Shapes.of(algorithm, tiny_model).summand)
+    field = next(f for f in ("weight", "senders") if hasattr(zeros, f))
+    for value in (-3.0, 1e9):
+        with pytest.raises(InputError, match=r"its weight is|it joins as"):
+            algorithm.check_summand(zeros._replace(**{field: np.float32(value)}), 20)
+
+
+def test_clocks_that_differ_are_said():
+    clock = link.Clock()
+    stamp = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() - 10))
+    clock.intercept(None, lambda context: httpx.Response(401, headers={"date": stamp}))
+    assert 8.5 < clock.ahead < 11.5
+    found = link.Link.__new__(link.Link)
+    found._clock = clock
+    assert "this device's clock is 10 s ahead of the server's" in found._why_unauthorized().replace("9 s", "10 s")
+    clock.ahead = -200
+    assert "not registered, or was revoked" in found._why_unauthorized()
+    clock.ahead = -400
+    assert "400 s behind the server's" in found._why_unauthorized()
+
+
+def test_status_tells_who_lags_and_why(tmp_path):
+    found = deployed.Status("run", 5, [deployed.DeviceStatus(n) for n in range(3)])
+    found.look({0: 10, 2: 12})
+    found.fault(2, "round 4: it is NaN")
+    found.take(3, [3, 1, 3])
+    found.enter(tmp_path, "trains round 4", [0, 2], 4)
+    read = deployed.read_status(tmp_path)
+    assert dataclasses.asdict(read) == dataclasses.asdict(found)
+    assert deployed.in_words(read) == (
+        "trains round 4; 2 of 3 devices are there; 1 answers not used, such as device 2's: round 4: it is NaN"
+    )

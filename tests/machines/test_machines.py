@@ -1,0 +1,147 @@
+"""One run on many machines: real processes on loopback, equal to one process, killed, resumed, and refused."""
+
+import json
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+import worlds
+
+import fedbc
+from fedbc.machines import Machines, owners
+from fedbc.simulation import checkpoints
+
+TIMES = ["seconds", "train_seconds"]
+
+
+def test_machines_give_what_one_gives(tmp_path):
+    """Up to the rounding of sums; the machines among themselves to the bit."""
+    worlds.train(tmp_path / "one")
+    sent = worlds.world(tmp_path, "train", 2, tmp_path / "two")
+    assert sent[0].split()[-1] == sent[1].split()[-1]
+    for algorithm in worlds.methods():
+        one = fedbc.load(tmp_path / "one" / f"{algorithm.name}-0")
+        parts = [fedbc.load(tmp_path / "two" / f"{algorithm.name}-{index}") for index in range(2)]
+        tables = [part.history.drop(columns=TIMES) for part in parts]
+        pd.testing.assert_frame_equal(tables[0], tables[1], check_exact=True)
+        pd.testing.assert_frame_equal(tables[0], one.history.drop(columns=TIMES), rtol=1e-4, atol=1e-6)
+        pd.testing.assert_frame_equal(parts[0].devices, one.devices, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(parts[0].multipliers, one.multipliers, rtol=1e-4, atol=1e-6)
+        shares = [set(part.participants.tolist()) for part in parts]
+        assert shares[0] | shares[1] == set(one.participants.tolist())
+        assert not shares[0] & shares[1]
+        models = dict(zip(one.participants.tolist(), one.participants_models["w"], strict=True))
+        for part in parts:
+            for device, own in zip(part.participants.tolist(), part.participants_models["w"], strict=True):
+                np.testing.assert_allclose(own, models[device], rtol=1e-4, atol=1e-5)
+
+
+def test_a_machine_that_is_killed_costs_no_more_than_the_rounds_since_the_checkpoint(tmp_path, capsys):
+    """The others end with one line; the parts of the checkpoint resume on another number of machines."""
+    worlds.scaffold(worlds.ROUNDS, str(tmp_path / "whole"))
+    whole = json.loads(capsys.readouterr().out)
+    for killed in (1, 0):
+        folder = tmp_path / f"killed-{killed}"
+        outcomes = worlds.ended(worlds.start(tmp_path, "scaffold", 2, worlds.ROUNDS, folder, killed))
+        assert outcomes[killed][0] == -9
+        code, _, error = outcomes[1 - killed]
+        assert code == 1, error
+        assert "round 7 was the last whole one" in error or "round 6 was the last whole one" in error
+        assert f"the last whole checkpoint is in {folder}" in error
+        assert {part.round for part in checkpoints.parts(folder / "checkpoint.safetensors")} == {6}
+    worlds.scaffold(worlds.ROUNDS, str(tmp_path / "killed-0"))  # on one machine
+    assert json.loads(capsys.readouterr().out) == pytest.approx(whole, rel=1e-5)
+    assert not checkpoints.parts(tmp_path / "killed-0" / "checkpoint.safetensors")
+    told = worlds.world(tmp_path, "scaffold", 3, worlds.ROUNDS, tmp_path / "killed-1", -1)
+    for one in told:
+        assert json.loads(one.strip().splitlines()[-1]) == pytest.approx(whole, rel=1e-5)
+    (part,) = [p for p in checkpoints.parts(tmp_path / "killed-1" / "checkpoint.safetensors") if p.machine == 2]
+    part.beside(tmp_path / "killed-1" / "checkpoint.safetensors").unlink()
+    with pytest.raises(fedbc.InputError, match="holds no whole checkpoint"):
+        worlds.scaffold(worlds.ROUNDS + 1, str(tmp_path / "killed-1"))
+
+
+def test_each_machine_loads_its_own_devices_only(tmp_path, capsys):
+    told = [one.strip().splitlines()[-1] for one in worlds.world(tmp_path, "own-share", 2, -1)]
+    worlds.own_share(Machines())
+    alone = capsys.readouterr().out.strip()
+    devices = [json.loads(one[: one.index("]") + 1]) for one in (*told, alone)]
+    assert sorted(devices[0] + devices[1]) == devices[2] == list(range(11))
+    rows, sums, losses = zip(*(one[one.index("]") + 1 :].split() for one in (*told, alone)), strict=True)
+    assert int(rows[0]) + int(rows[1]) == int(rows[2])
+    assert sums[0] == sums[1] == sums[2]
+    assert losses[0] == losses[1]
+    assert float(losses[0]) == pytest.approx(float(losses[2]), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("work", "arguments", "line"),
+    [
+        ("other-data", (), "machine 1 of 2 has another federation than machine 0"),
+        ("other-version", (), "machine 1 of 2 has another software than machine 0: fedbc 9.9"),
+        ("own-share", (1,), "machine 1 of 2 could not load its data: clinic-3.csv is not here"),
+    ],
+)
+def test_machines_that_do_not_belong_together_are_refused_by_name(tmp_path, work, arguments, line):
+    for index, (code, _, error) in enumerate(worlds.ended(worlds.start(tmp_path, work, 2, *arguments))):
+        assert code == 1
+        last = error.strip().splitlines()[-1]
+        assert line in last or (index == 1 and "clinic-3.csv is not here" in last)
+
+
+def test_nobody_there(tmp_path):
+    """A wrong address, and machines that never come: one line, no hang."""
+    code = "import fedbc; fedbc.machines.join('127.0.0.1:{port}', {index}, 2, seconds=2)"
+    for index, line in ((1, "nobody answers at 127.0.0.1:"), (0, "waited 2 seconds for the others")):
+        text = code.format(port=worlds.free_port(), index=index)
+        process = worlds.subprocess.Popen([worlds.sys.executable, "-c", text], stderr=-1, text=True)
+        ((status, _, error),) = worlds.ended([process])
+        assert status in (1, 2)
+        assert line in error.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("127.0.0.1:9", 2, 2), "index=2 is not accepted"),
+        (("127.0.0.1", 0, 2), "give host:port of machine 0"),
+        (("no-such-host.invalid:9", 0, 2), "no-such-host.invalid:9"),
+        (("127.0.0.1:9", 0, None), "belong together"),
+        ((None, None, None), "nobody says where the machines meet"),
+    ],
+)
+def test_bad_input(monkeypatch, arguments, message):
+    monkeypatch.setattr("fedbc.runtime.has_started", lambda: False)
+    for name in os.environ:
+        if name.startswith(("SLURM_", "OMPI_", "MASTER_")):
+            monkeypatch.delenv(name)
+    with pytest.raises(fedbc.InputError, match=message):
+        fedbc.machines.join(*arguments)
+
+
+def test_joining_comes_before_computing():
+    fedbc.models.logistic(2, 2).init(__import__("jax").random.key(0))
+    with pytest.raises(fedbc.InputError, match="join the machines before anything else"):
+        fedbc.machines.join("127.0.0.1:9", 0, 2)
+
+
+def test_devices_are_dealt_evenly():
+    work = np.random.default_rng(0).lognormal(4, 2, 1001)
+    for machines in (2, 3, 7):
+        by_work, by_number = owners(1001, machines, work), owners(1001, machines)
+        for owner in (by_work, by_number):
+            counts = np.bincount(owner, minlength=machines)
+            assert counts.max() - counts.min() <= 1
+        shares = np.bincount(by_work, work) / work.sum() * machines
+        heaviest = work.max() / work.sum() * machines
+        assert shares.max() <= max(1.05, 1.01 * heaviest)
+
+
+def test_alone_there_is_nobody_to_tell():
+    alone = Machines()
+    assert alone.sum({"a": 1.5}) == {"a": 1.5}
+    assert alone.words("x") == ["x"]
+    assert alone.any(True, False) == [True, False]
+    assert alone.gather(np.arange(3)).shape == (1, 3)
+    assert alone.sent == 0

@@ -1,0 +1,211 @@
+"""Real processes that share a run on loopback: each runs this file with its work and its place."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+PATIENCE = 300
+"""Seconds for a world of processes: far more than they take, so that a hang is a failure and not a slow machine."""
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def start(folder, work, count, *arguments, host="127.0.0.1", only=None):
+    """One process per machine; `only` leaves the others out."""
+    port = free_port()
+    environment = os.environ | {"FEDBC_LANES": "1", "JAX_PLATFORMS": "cpu"}
+    return [
+        subprocess.Popen(
+            [sys.executable, __file__, work, str(index), str(count), f"{host}:{port}", *map(str, arguments)],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in (range(count) if only is None else only)
+    ]
+
+
+def ended(processes):
+    """Exit code, standard output and standard error of each."""
+    outcomes = []
+    try:
+        for process in processes:
+            out, error = process.communicate(timeout=PATIENCE)
+            outcomes.append((process.returncode, out, error))
+    finally:
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+    return outcomes
+
+
+def world(folder, work, count, *arguments):
+    """Run a world to its end; all must succeed."""
+    outcomes = ended(start(folder, work, count, *arguments))
+    for code, _, error in outcomes:
+        assert code == 0, error
+    return [out for _, out, _ in outcomes]
+
+
+def federation(seed=2):
+    import fedbc
+
+    return fedbc.data.synthetic(devices=11, seed=seed)
+
+
+ROUNDS = 9
+SETTINGS = {"sample": 5, "epochs": 2, "seed": 1, "lanes": 1}
+
+
+def methods():
+    import fedbc
+
+    return [fedbc.FedBC(dual_lr=0.1), fedbc.SCAFFOLD(), fedbc.Ditto(), fedbc.FedYogi()]
+
+
+def train(name, machine=0, **more):
+    """Every method, in a folder of its own."""
+    import fedbc
+
+    for algorithm in methods():
+        result = fedbc.simulate(
+            algorithm,
+            fedbc.models.logistic(60, 10),
+            federation(),
+            rounds=4,
+            evaluate=["global", "local", "train", "gradient", "lagrangian"],
+            fine_tune=fedbc.FineTune(),
+            **SETTINGS,
+            **more,
+        )
+        result.save(Path(name) / f"{algorithm.name}-{machine}")
+
+
+def scaffold(rounds, folder, on_round=None):
+    """A method with state on devices and server, with checkpoints, from where it was."""
+    import fedbc
+
+    result = fedbc.simulate(
+        fedbc.SCAFFOLD(),
+        fedbc.models.logistic(60, 10),
+        federation(),
+        rounds=rounds,
+        checkpoint=folder,
+        checkpoint_every=3,
+        resume=any(Path(folder).glob("checkpoint*")),
+        on_round=on_round,
+        **SETTINGS,
+    )
+    print(result.history[["global_accuracy", "global_loss"]].iloc[-1].to_json())
+
+
+LAST = ["global_accuracy", "global_loss"]
+ON_RAY = {
+    "algorithm": {"name": "scaffold"},
+    "data": {"name": "synthetic", "devices": 6},
+    "run": {"rounds": 250, "sample": 4, "lanes": 1, "evaluate_every": 50},
+}
+
+
+def on_ray(folder):
+    """A run on two of Ray's processes, of which one is killed after the first checkpoint."""
+    import fedbc
+    from fedbc.simulation import checkpoints
+
+    killed = []
+
+    def kill_one():
+        while not checkpoints.parts(Path(folder) / "run" / "checkpoint.safetensors"):
+            time.sleep(0.01)
+        found = subprocess.run(["pgrep", "-f", "ray::_Machine.run"], capture_output=True, text=True).stdout
+        own = [pid for pid in map(int, found.split()) if _descends(pid)]
+        os.kill(own[-1], signal.SIGKILL)
+        killed.append(own[-1])
+
+    threading.Thread(target=kill_one, daemon=True).start()
+    spec = fedbc.RunSpec(**ON_RAY)
+    results = fedbc.runs.run_on_ray(
+        [spec], Path(folder) / "run", ray="local", machines=2, checkpoint_every=5, quiet=True
+    )
+    result = results["scaffold"]
+    told = {"spec": ON_RAY, "killed": len(killed), "rounds": result.rounds}
+    told |= {"last": result.history[LAST].iloc[-1].tolist(), "participants": sorted(result.participants.tolist())}
+    print(json.dumps(told))
+
+
+def _descends(pid):
+    """Whether a process descends from this one."""
+    while pid > 1:
+        if pid == os.getpid():
+            return True
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    return False
+
+
+def main(work, *arguments):
+    if work == "ray":
+        on_ray(*arguments)
+    else:
+        share(work, *arguments)
+
+
+def share(work, index, count, address, *arguments):
+    import fedbc
+    from fedbc import runtime
+
+    index, count = int(index), int(count)
+    if work == "other-version" and index == 1:
+        versions = runtime.versions
+        runtime.versions = lambda: versions() | {"fedbc": "9.9"}
+    machines = fedbc.machines.join(address, index, count, seconds=60)
+    if work == "train":
+        train(arguments[0], index)
+        print(machines.sent)
+    elif work == "scaffold":
+        rounds, folder, killed = int(arguments[0]), arguments[1], int(arguments[2])
+
+        def on_round(row):
+            if index == killed and row["round"] == 7:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        scaffold(rounds, folder, on_round)
+    elif work == "other-data":
+        data = federation(seed=2 + (index == 1))
+        fedbc.simulate(fedbc.FedAvg(), fedbc.models.logistic(60, 10), data, rounds=1)
+    elif work == "own-share":
+        own_share(machines, missing=int(arguments[0]))
+
+
+def own_share(machines, *, missing=-1):
+    """Each machine loads the devices that it owns, and no others."""
+    import fedbc
+
+    whole = federation()
+    asked = []
+
+    def load(share):
+        if machines.index == missing:
+            raise FileNotFoundError("clinic-3.csv is not here")
+        asked.extend(share.devices.tolist())
+        return [whole.train.of(d) for d in share.devices], [whole.test.of(d) for d in share.devices]
+
+    data = fedbc.machines.load(load, whole.devices, machines, classes=10, name="clinics")
+    result = fedbc.simulate(fedbc.FedBC(), fedbc.models.logistic(60, 10), data, rounds=3, **SETTINGS)
+    print(asked, len(data.train.y), result.spec["data"]["checksum"], float(result.history["global_loss"].iloc[-1]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
