@@ -59,6 +59,9 @@ QUICKEST, SLOWEST = 0.3, 5.0
 """Seconds between two questions for orders: quick after an order, slower the longer there was none."""
 STANDSTILL_SECONDS = 300
 OBJECT_SECONDS = 120
+"""How long the rest of an order is waited for, while others are taken."""
+SENDINGS = 3
+"""How often an answer is sent at most, if the SuperLink breaks off while it takes it."""
 MOST_APPS = 3
 """How many apps have a process at a time."""
 log = logging.getLogger("fedbc.device")
@@ -73,6 +76,22 @@ class Run:
     fab_version: str
     fab: bytes
     config: dict[str, Any]
+
+
+@dataclass
+class Arriving:
+    """An order that was announced, and what has come of it."""
+
+    order: MessageProto
+    tree: ObjectTree
+    until: float = field(default_factory=lambda: time.monotonic() + OBJECT_SECONDS)
+    objects: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> list[str]:
+        """The ids of the objects that have not come; the message itself comes last."""
+        ids = dict.fromkeys(part.object_id for part in iterate_object_tree(self.tree))
+        return [object_id for object_id in ids if object_id not in self.objects]
 
 
 @dataclass
@@ -102,6 +121,7 @@ class DeviceNode:
         self.node = Node()
         self.runs: dict[int, Run] = {}
         self.apps: list[AppProcess] = [AppProcess()]
+        self.arriving: list[Arriving] = []
         self.lost = threading.Event()
         """set when the SuperLink no longer takes this node for online"""
         self._moved = time.monotonic()
@@ -144,8 +164,12 @@ class DeviceNode:
         self.diary.note(node_id=self.node.node_id, connected=True, why=None, clock=clock)
         if abs(clock) > 2:
             log.warning("%s", self.link.about_the_clock())
-        if unfinished := self.diary.facts.get("order"):
-            self._excuse(MessageProto.FromString(base64.b64decode(unfinished)))
+        mine = {arriving.order.metadata.message_id for arriving in self.arriving}
+        for unfinished in self.diary.facts.get("orders", ()):
+            order = MessageProto.FromString(base64.b64decode(unfinished))
+            if order.metadata.message_id not in mine:
+                self._excuse(order)
+        self._note_orders()
 
     def _excuse(self, order: MessageProto) -> None:
         """Answer an order that an earlier process of this node was killed over."""
@@ -154,7 +178,10 @@ class DeviceNode:
         error = Error(ErrorCode.UNKNOWN, "the device was started anew while it worked on this order")
         with contextlib.suppress(RunIsOver, InputError):
             self._send(message, reply_of(Message(error, reply_to=message)), 0.0)
-        self.diary.note(order=None)
+
+    def _note_orders(self) -> None:
+        orders = [base64.b64encode(arriving.order.SerializeToString()).decode() for arriving in self.arriving]
+        self.diary.note(orders=orders or None)
 
     def _take_orders(self) -> None:
         last = time.monotonic()
@@ -164,32 +191,55 @@ class DeviceNode:
                 raise Rejoin("the SuperLink takes this node for offline")
             reply = self.link.ask("PullMessages", fleet.PullMessagesRequest(node=self.node))
             if reply.messages_list:
-                with contextlib.suppress(RunIsOver):
-                    self._work(reply.messages_list[0], reply.message_object_trees[0])
+                self.arriving.append(Arriving(reply.messages_list[0], reply.message_object_trees[0]))
+                self._note_orders()
+            if self._work_on_what_is_there() or reply.messages_list:
                 last = time.monotonic()
                 continue
             # A server that takes long to answer has much to do: it is asked less often.
             slow = 10 * (time.monotonic() - asked)
-            pause = min(SLOWEST, max(QUICKEST, slow, (time.monotonic() - last) / 20))
+            longest = QUICKEST if self.arriving else SLOWEST
+            pause = min(longest, max(QUICKEST, slow, (time.monotonic() - last) / 20))
             self.lost.wait(pause * random.uniform(0.9, 1.1))
 
-    def _work(self, order: MessageProto, tree: ObjectTree) -> None:
-        """One order: fetch it, have the app work on it, send the answer."""
-        message = message_from_proto(order)
+    def _work_on_what_is_there(self) -> bool:
+        """Fetch more of the orders that arrive, and work on one that is whole; whether there was one.
+
+        An order may never become whole: a SuperLink that was cut off while it took it gives it out, and the server
+        sends another in its place. So none is waited for, and each has a limit.
+        """
+        for arriving in list(self.arriving):
+            is_whole, problem = False, ""
+            try:
+                is_whole = self._fetch(arriving)
+                if is_whole:
+                    self._work(arriving)
+                elif time.monotonic() < arriving.until:
+                    continue
+                else:
+                    problem = "the server did not send all of it"
+            except RunIsOver:
+                pass
+            except InputError as error:
+                problem = str(error)
+            if problem:
+                log.warning("the order of round %s is not answered: %s", arriving.order.metadata.group_id, problem)
+            self.arriving.remove(arriving)  # after Rejoin it is still there, and worked on again
+            self._note_orders()
+            if is_whole:
+                return True
+        return False
+
+    def _work(self, arriving: Arriving) -> None:
+        """One order: have the app work on it, send the answer."""
+        message = message_from_proto(arriving.order)
         self._identify(message)
         metadata = message.metadata
         log.info("round %s of run %d: %s", metadata.group_id or "-", metadata.run_id, metadata.message_type)
-        self.diary.note(order=base64.b64encode(order.SerializeToString()).decode())
         began = time.monotonic()
-        try:
-            run = self._run(metadata.run_id)
-            objects = self._fetch(metadata.run_id, tree)
-            reply = self._answer(message, run, objects)
-            self._send(message, reply, time.monotonic() - began)
-        except InputError as error:
-            log.warning("the order of round %s is not answered: %s", metadata.group_id, error)
-        finally:
-            self.diary.note(order=None)
+        run = self._run(metadata.run_id)
+        reply = self._answer(message, run, arriving.objects)
+        self._send(message, reply, time.monotonic() - began)
 
     def _identify(self, message: Message) -> None:
         TaskIdentity.run_id, TaskIdentity.task_id = message.metadata.run_id, message.metadata.dst_task_id or 0
@@ -204,21 +254,24 @@ class DeviceNode:
             self.runs[run_id] = Run(fab.hash_str, info.fab_id, info.fab_version, fab.content, config)
         return self.runs[run_id]
 
-    def _fetch(self, run_id: int, tree: ObjectTree) -> dict[str, bytes]:
-        """All objects of an order; the message itself comes last."""
-        objects: dict[str, bytes] = {}
-        deadline = time.monotonic() + OBJECT_SECONDS
-        for object_id in dict.fromkeys(part.object_id for part in iterate_object_tree(tree)):
+    def _fetch(self, arriving: Arriving) -> bool:
+        """Fetch the objects of an order that are there; whether none is missing."""
+        self._identify(message_from_proto(arriving.order))
+        run_id, missing = arriving.order.metadata.run_id, arriving.missing
+        for object_id in missing:
             request = PullObjectRequest(node=self.node, run_id=run_id, object_id=object_id)
-            while not (found := self.link.ask("PullObject", request)).object_available:
-                if not found.object_found or time.monotonic() > deadline:
-                    raise InputError("the server did not send all of it")
-                self._moved = time.monotonic()
-                time.sleep(0.2)
-            objects[object_id] = found.object_content
-        confirmed = ConfirmMessageReceivedRequest(node=self.node, run_id=run_id, message_object_id=tree.object_id)
-        self.link.ask("ConfirmMessageReceived", confirmed)
-        return objects
+            found = self.link.ask("PullObject", request)
+            if not found.object_found:
+                raise InputError("the server no longer has all of it")
+            if not found.object_available:
+                return False
+            arriving.objects[object_id] = found.object_content
+            self._moved = time.monotonic()
+        if missing:
+            root = arriving.tree.object_id
+            confirmed = ConfirmMessageReceivedRequest(node=self.node, run_id=run_id, message_object_id=root)
+            self.link.ask("ConfirmMessageReceived", confirmed)
+        return True
 
     def _answer(self, message: Message, run: Run, objects: dict[str, bytes]) -> Reply:
         app = self._app(run.fab_hash)
@@ -258,19 +311,27 @@ class DeviceNode:
             message_object_trees=[ObjectTree.FromString(reply.tree)],
             clientapp_runtime_list=[seconds],
         )
+        for _ in range(SENDINGS):  # a server that was cut off refuses the rest, and takes it from the beginning
+            if self._push(run_id, request, reply):
+                return
+        raise InputError("the server took too long, or has taken it already")
+
+    def _push(self, run_id: int, request: fleet.PushMessagesRequest, reply: Reply) -> bool:
+        """Send an answer, as far as the server lacks it; whether it took all."""
         taken = self.link.ask("PushMessages", request)
         wanted = set(taken.objects_to_push)
-        for object_id, content in reply.objects.items():
+        for object_id in reply.objects:
             if object_id in wanted:
                 push = PushObjectRequest(
                     node=self.node,
                     run_id=run_id,
                     object_id=object_id,
-                    object_content=content,
+                    object_content=reply.objects[object_id],
                     session_id=taken.session_id,
                 )
                 if not self.link.ask("PushObject", push).stored:
-                    raise InputError("the server took too long, or has taken it already")
+                    return False
+        return True
 
     def _beat(self) -> None:
         """Tell the SuperLink that this node lives; end the process if its loop stands still."""
