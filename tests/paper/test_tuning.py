@@ -167,13 +167,36 @@ def test_a_candidate_is_judged_by_all_settings_and_seeds():
     group = dataclasses.replace(tuning.TUNINGS["mnist-e1"], methods=("scaffold",))
     (first, *_), results = group.pending({}), {}
     todo = group.pending(results)
-    assert len(todo) == 5 * 2 * 3  # rates, seeds, settings: in full, none thinned out early
+    assert len(todo) == 5 * 3  # rates, settings: in full, none thinned out early
+    assert {(s.data["classes"], s.run["seed"]) for s in todo} == {(2, 100), (1, 101), (3, 100)}
     assert {s.run["rounds"] for s in todo} == {100}
     assert first.run["validation"] == 0.2
     for s in todo:
         better = s.data["classes"] == 1 and s.algorithm["lr"] == 0.01
         results |= scored([s], lambda a, r, better=better: accuracy(0.99) if better else score(a, r))
     assert group.progress(METHODS["scaffold"], results)[0]["lr"] == 0.01
+
+
+def test_the_field_is_thinned_in_one_setting_and_judged_in_all(tmp_path):
+    """A quarter of a grid's points go on from short runs in the first setting; the mean over all settings decides."""
+    group = dataclasses.replace(tuning.TUNINGS["mnist-e5"], methods=("fedavg", "fedbc"))
+
+    def score(algorithm, run):
+        return accuracy(1 - algorithm["lr"] - algorithm.get("dual_lr", 0))
+
+    results, stages = run_to_the_end(group, score)
+    short, long = (
+        {(s.algorithm["lr"], s.algorithm["dual_lr"], s.data["classes"]) for stage in stages for s in stage
+         if s.algorithm["name"] == "fedbc" and s.run["rounds"] == rounds}
+        for rounds in (25, 50)
+    )  # fmt: skip
+    assert {classes for *_, classes in short} == {2}
+    assert {classes for *_, classes in long} == {1, 2, 3}
+    assert len(long) == 3 * 3  # of 12 points, next to FedAvg's rate, three in three settings
+    assert (
+        "25 rounds in the first of them, of which the best 25% went on"
+        in tuning.write_choices(tmp_path, group, results).read_text()
+    )
 
 
 def test_old_choices_stay_until_all_new_ones_are_made(tmp_path, monkeypatch):

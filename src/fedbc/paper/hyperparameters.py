@@ -14,6 +14,7 @@ there was validation data, on the reported test sets and other seeds: `Basis` te
 
 from __future__ import annotations
 
+import itertools
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -57,6 +58,8 @@ class Rung(NamedTuple):
     """where the stage's setting differs from the group's"""
     words: str = ""
     """that difference, for the file of choices"""
+    runs: int | None = None
+    """how many of the group's runs judge a candidate; None: all of them"""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class Tuning:
     """a candidate is judged by its mean over them; the first one stands in the file of choices"""
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
+    """each setting is run with one of them, in turn; a single setting with all"""
     rungs: tuple[Rung, ...]
     """the last one decides"""
     near: bool
@@ -104,9 +108,15 @@ class Tuning:
             run["validation"] = self.validation
         return replace(spec, run=run)
 
+    def _pairs(self, rung: Rung) -> list[tuple[int, Mapping[str, Any]]]:
+        """Seeds and settings of the runs that judge a candidate in a stage."""
+        count = max(len(self.seeds), len(self.settings))
+        pairs = zip(itertools.cycle(self.seeds), itertools.cycle(self.settings), strict=False)
+        return list(itertools.islice(pairs, rung.runs or count))
+
     def specs(self, algorithm: Arguments, rung: Rung) -> list[RunSpec]:
         """All runs that judge a candidate in a stage."""
-        return [self.spec(algorithm, seed, rung, setting) for seed in self.seeds for setting in self.settings]
+        return [self.spec(algorithm, seed, rung, setting) for seed, setting in self._pairs(rung)]
 
     def stages(self, candidates: int) -> tuple[Rung, ...]:
         """The stages of a grid of so many points."""
@@ -175,9 +185,9 @@ class Tuning:
             grid = len(method.candidates())
             share = 0.6 if self.near and grid > FEW and method.family not in OWN_RATES else 1.0
             for rung in self.stages(grid):
-                total += grid * share * rung.rounds / full
+                total += grid * share * rung.rounds / full * len(self._pairs(rung))
                 share *= rung.share
-        return round(total * len(self.seeds) * len(self.settings))
+        return round(total)
 
     def basis(self, key: str, algorithm: Arguments, results: Results) -> Basis:
         """What a method's choice rests on: the validation runs, if these lead to it."""
@@ -233,7 +243,7 @@ TUNINGS = {
                 _GLOBAL,
                 (100, 101),
                 # The reported runs have 100 and 50 rounds.
-                (Rung(50, 0.25), Rung(100)) if epochs == 1 else (Rung(25, 0.25), Rung(50)),
+                (Rung(50, 0.25, runs=1), Rung(100)) if epochs == 1 else (Rung(25, 0.25, runs=1), Rung(50)),
                 True,
                 images(Dataset.MNIST, Protocol.PAPER),
             )
@@ -246,7 +256,7 @@ TUNINGS = {
                 _ON_IMAGES[epochs],
                 (*_GLOBAL, *_PERSONAL) if epochs == 5 else _GLOBAL,
                 (100, 101),
-                (Rung(50, 0.25), Rung(100)) if epochs == 1 else (Rung(25, 0.25), Rung(50)),
+                (Rung(50, 0.25, runs=1), Rung(100)) if epochs == 1 else (Rung(25, 0.25, runs=1), Rung(50)),
                 True,
                 images(Dataset.CIFAR10, Protocol.PAPER),
             )
@@ -322,14 +332,17 @@ def _how(tuning: Tuning) -> list[str]:
     """How a group's choices are made, as the first lines of its file."""
     went_on = "the best {:.0%} went on" + (f" (the best {tuning.per_rate} of each rate)" if tuning.per_rate else "")
     rungs = "; then ".join(
-        f"{rung.rounds} rounds{rung.words}" + (f", of which {went_on.format(rung.share)}" if rung.share < 1 else "")
+        f"{rung.rounds} rounds{rung.words}"
+        + (" in the first of them" if rung.runs == 1 < len(tuning.settings) else "")
+        + (f", of which {went_on.format(rung.share)}" if rung.share < 1 else "")
         for rung in tuning.rungs
     )
     lines = [
         f"# Hyper-parameters of {tuning.name}, chosen from the paper's grids by the mean over the last 20 rounds",
         f"# on {tuning.validation:.0%} of each device's training data, held out, on run seeds "
         f"{', '.join(map(str, tuning.seeds))}, which are not reported.",
-        f"# Settings, of which the mean counts: {'; '.join(heading(s) for s in tuning.settings)}.",
+        f"# Settings, of which the mean counts: {'; '.join(heading(s) for s in tuning.settings)}"
+        + (", each with one of the seeds in turn." if len(tuning.settings) > 1 else "."),
         f"# Each grid: {rungs}.",
         "# Where accuracies are equal, the loss decides.",
     ]
