@@ -1,7 +1,8 @@
 """Results made up for the judges: each has a case that confirms its claim, and cases that do not."""
 
-from fedbc.paper.catalogue import EPOCHS, Run
+from fedbc.paper.catalogue import EPOCHS
 from fedbc.paper.evidence import Evidence
+from fedbc.paper.experiment import Run
 from fedbc.paper.methods import Protocol
 
 SKEWED = {"classes": 1, "exponent": 1.2}

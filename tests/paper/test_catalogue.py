@@ -6,9 +6,11 @@ import pytest
 
 from fedbc.paper import hyperparameters as tuning
 from fedbc.paper import printed, tables
-from fedbc.paper.catalogue import BELOW, CHANGES, EXPERIMENTS, SEEDS, SUSPICIONS, Part, chosen
+from fedbc.paper.catalogue import DAMPED, EXPERIMENTS, SEEDS, SHUFFLED, SUSPICIONS
+from fedbc.paper.experiment import Part, chosen
 from fedbc.paper.gallery import FIGURES
 from fedbc.paper.methods import METHODS
+from fedbc.paper.specifications import BELOW, CHANGES
 from fedbc.paper.studies import STUDIES
 from fedbc.runs.many import flatten
 from fedbc.selection import grids
@@ -73,7 +75,7 @@ def test_every_global_table_has_the_uniform_controls():
     shown = {n for p in tables.PLANS.values() if "local" not in p.name for n in p.needs} - other_rates
     assert shown == {n for n in EXPERIMENTS if "local" not in n} - other_rates - {
         "synthetic-gamma", "synthetic-devices", "synthetic-draws", "synthetic-many-draws", "cifar10-coefficients",
-        "cifar10-rounds", SUSPICIONS,
+        "cifar10-rounds", SUSPICIONS, DAMPED, SHUFFLED,
     }  # fmt: skip
     for name in (*shown, "synthetic-devices", "synthetic-draws"):
         assert {"fedavg-uniform", "fedprox-uniform"} <= set(EXPERIMENTS[name].methods), name

@@ -162,3 +162,38 @@ def test_the_lead_under_the_reference_protocol(uniform, sound, verdict):
     found.studies["partitions"] = {"classes": in_order}
     share = "Such are 20% of all test examples in the mean over the paper's settings (10% to 30%), 75% of them"
     assert (share in origins.reference_lead(found).evidence) == (verdict == CONFIRMED)
+
+
+@pytest.mark.parametrize(("damped", "is_cause"), [(38, True), (22, False)])
+def test_whether_long_corrections_make_scaffold_collapse(damped, is_cause):
+    """FedAvg has 40, SCAFFOLD 20."""
+    found = Given().accuracies("cifar10-e1", SKEWED, fedavg=40, scaffold=20)
+    found.add("cifar10-e1", "fedavg", OTHER, global_accuracy=0.4, drift=1.0)
+    found.add("cifar10-e1", "scaffold", OTHER, global_accuracy=0.25, drift=4.0)
+    assert "A likely cause" in origins.scaffold_collapse(found).evidence
+    found.accuracies(
+        "cifar10-damped",
+        {"epochs": 1, "classes": 2, "exponent": 1.3},
+        fedavg=40,
+        scaffold_plain=20,
+        scaffold_damped=damped,
+    )
+    told = origins.scaffold_collapse(found).evidence
+    assert "A likely cause" not in told
+    assert f"damping gives back {5 * (damped - 20)}% of what is lost" in told
+    assert ("So this is the cause" in told) == is_cause
+
+
+@pytest.mark.parametrize(("after", "is_cause"), [(81, True), (93, False)])
+def test_whether_the_split_makes_the_lead(after, is_cause):
+    """In class order FedBC has 94, FedAvg 80."""
+    found = Given()
+    controls = {"fedavg": 80, "fedprox": 85, "fedavg_uniform": 92, "fedprox_uniform": 92}
+    found.accuracies(
+        "mnist-e1-reference", SKEWED, **controls, qfedavg_reference=88, scaffold_reference=20, fedbc_reference=94
+    )
+    found.accuracies("mnist-e1", SKEWED, **controls, qfedavg=80, scaffold=80, fedbc=81)
+    found.accuracies("mnist-e1-shuffled", SKEWED, fedavg=80, fedbc_reference=after)
+    told = origins.reference_lead(found).evidence
+    assert f"is {after - 80:+.1f} points instead of +14.0" in told
+    assert ("So the split is the cause" in told) == is_cause

@@ -8,6 +8,7 @@ import pytest
 import fedbc
 from fedbc.errors import Diverged, InputError, RunsFailed
 from fedbc.paper import catalogue, measure, runner, studies, tables, theory
+from fedbc.paper.experiment import Part
 from fedbc.paper.hyperparameters import TUNINGS
 from fedbc.paper.methods import METHODS
 from fedbc.paper.report import Report, shown
@@ -115,7 +116,7 @@ def test_the_time_left_is_estimated_from_the_latest_runs(tmp_path):
         Lines(tmp_path / "cifar10-e5.jsonl").append(line)
 
     def minutes(method):
-        (*_, status) = runner.Runner(tmp_path).status(["cifar10-e5"], catalogue.Part(methods=(method,)))
+        (*_, status) = runner.Runner(tmp_path).status(["cifar10-e5"], Part(methods=(method,)))
         return status.core_minutes_left / (status.total - status.done)
 
     assert minutes("fedbc") == 2

@@ -10,6 +10,7 @@ import pytest
 
 import fedbc
 from fedbc.algorithms.base import Context
+from fedbc.paper.probes import DampedSCAFFOLD
 from fedbc.paper.reference import ReferencePFedMe, ReferenceQFedAvg, ReferenceSCAFFOLD, dual_rate, shuffled
 from fedbc.runs import CATALOG, Lines, RunSpec, entry, run_missing
 from fedbc.runs.catalog import PLUGINS
@@ -56,6 +57,26 @@ def test_scaffold_control_variates_are_too_large_with_momentum():
     gradient = -centre
     assert control[fedbc.SCAFFOLD] == pytest.approx(gradient, rel=0.02)
     assert control[ReferenceSCAFFOLD] == pytest.approx(2 * gradient, rel=0.05)
+
+
+@pytest.mark.parametrize(("steps", "share"), [(4, 1.0), (10, 1.0), (40, 0.25)])
+def test_damped_scaffold_follows_a_correction_for_ten_steps_only(steps, share):
+    """With a constant gradient g, x = z - lr Σ (g + share (c - c_i)), and c_i+ is g, whatever c was."""
+    lr, slope, c, c_i = 0.01, 2.0, 5.0, -1.0
+
+    class Batch:
+        size = jnp.asarray(4.0)
+
+    context = Context(jnp.asarray(0), jnp.asarray(4), jnp.asarray(steps))
+    for algorithm, taken in ((fedbc.SCAFFOLD(lr=lr), 1.0), (DampedSCAFFOLD(lr=lr, horizon=10), share)):
+        server = algorithm.init_server(jnp.asarray(0.0))._replace(c=jnp.asarray(c))
+        device = algorithm.init_device(jnp.asarray(0.0), context)._replace(c=jnp.asarray(c_i))
+        carry = algorithm.begin(algorithm.broadcast(server), device, context)
+        for _ in range(steps):
+            carry = algorithm.step(lambda w, batch: slope * w, carry, Batch())
+        finished = algorithm.finish(carry)
+        assert float(finished.device.x) == pytest.approx(-lr * steps * (slope + taken * (c - c_i)), rel=1e-5)
+        assert float(finished.device.c) == pytest.approx(slope, rel=1e-4)
 
 
 def test_scaffold_starts_every_control_variate_from_one_random_network():

@@ -142,7 +142,11 @@ class SCAFFOLD(Descending):
 
     def objective(self, carry: Carry) -> solver.Objective:
         """<c - c_i, w>, so that w <- w - eta_l (∇f_i(w) - c_i + c)"""
-        return solver.Objective(linear=trees.sub(carry.message.c, carry.device.c))
+        return solver.Objective(linear=self.correction(carry))
+
+    def correction(self, carry: Carry) -> Params:
+        """c - c_i, what every local step adds to the gradient"""
+        return trees.sub(carry.message.c, carry.device.c)
 
     def count_steps(self, carry: Carry, steps: Scalar) -> Carry:
         """K_i"""
@@ -167,12 +171,12 @@ class SCAFFOLD(Descending):
 
     def finish(self, carry: Carry) -> Finished:
         """The new control variate, and the summand (n_i (x_i - z), n_i, n_i (c_i+ - c_i), ...)."""
-        x, (z, c), old = carry.descent.w, carry.message, carry.device
+        x, z, old = carry.descent.w, carry.message.z, carry.device
         if self.option == "I":
             own = onepass.mean(carry.gradient)
         else:
             path = self.lr * solver.path(carry.context.steps, self.momentum)
-            own = jax.tree.map(lambda ci, cg, zi, xi: ci - cg + (zi - xi) / path, old.c, c, z, x)
+            own = jax.tree.map(lambda added, zi, xi: (zi - xi) / path - added, self.correction(carry), z, x)
         info = {
             "drift": trees.sqdist(x, z),
             "loss": carry.descent.loss / carry.context.steps,

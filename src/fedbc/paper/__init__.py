@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from fedbc import lazy
 
 if TYPE_CHECKING:
-    from fedbc.paper.catalogue import EXPERIMENTS, Experiment, Part
+    from fedbc.paper.catalogue import EXPERIMENTS
+    from fedbc.paper.experiment import Experiment, Part
     from fedbc.paper.methods import method
     from fedbc.paper.report import write_report
     from fedbc.paper.runner import Runner
@@ -16,8 +17,8 @@ LATER = {
     "EXPERIMENTS": "catalogue",
     "SHOWN": "work",
     "STUDIES": "studies",
-    "Experiment": "catalogue",
-    "Part": "catalogue",
+    "Experiment": "experiment",
+    "Part": "experiment",
     "Runner": "runner",
     "Study": "studies",
     "choose": "work",

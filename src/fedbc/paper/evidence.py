@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fedbc.paper.catalogue import EXPERIMENTS, Part, Run
+from fedbc.paper.catalogue import EXPERIMENTS
+from fedbc.paper.experiment import Part, Run
 from fedbc.paper.runner import Store
 from fedbc.paper.studies import STUDIES
 from fedbc.runs import Line

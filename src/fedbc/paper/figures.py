@@ -9,7 +9,7 @@ import numpy as np
 
 from fedbc.drawing import COLOURS, running_mean
 from fedbc.paper import printed
-from fedbc.paper.catalogue import CLASSES, DRAWS, EPOCHS, EXPERIMENTS, EXPONENTS, TOLERANCES, WITH_MORE_ROUNDS, Dataset
+from fedbc.paper.catalogue import CLASSES, DRAWS, EPOCHS, EXPERIMENTS, EXPONENTS, TOLERANCES, WITH_MORE_ROUNDS
 from fedbc.paper.drawing import (
     BLUE,
     GREEN,
@@ -27,6 +27,7 @@ from fedbc.paper.drawing import (
     picture as new_picture,
 )
 from fedbc.paper.evidence import Evidence
+from fedbc.paper.experiment import Dataset
 from fedbc.paper.hyperparameters import TUNINGS, Tuning
 from fedbc.paper.methods import METHODS, Arguments
 from fedbc.runs import Line

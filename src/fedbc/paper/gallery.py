@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from fedbc.paper import figures, figures_studies, short
-from fedbc.paper.catalogue import CLASSES, EPOCHS, WITH_MORE_ROUNDS, heading
+from fedbc.paper.catalogue import CLASSES, EPOCHS, WITH_MORE_ROUNDS
 from fedbc.paper.drawing import Figure
+from fedbc.paper.experiment import heading
 
 FIGURES = {
     f.name: f

@@ -26,8 +26,10 @@ from typing import Any, NamedTuple
 from fedbc import storage
 from fedbc.errors import InputError
 from fedbc.paper import methods
-from fedbc.paper.catalogue import ON_SHAKESPEARE, SEEDS, Choices, Dataset, heading, images, shakespeare, synthetic
+from fedbc.paper.catalogue import SEEDS
+from fedbc.paper.experiment import Choices, Dataset, heading
 from fedbc.paper.methods import METHODS, Arguments, Family, Method, Protocol
+from fedbc.paper.specifications import ON_SHAKESPEARE, images, shakespeare, synthetic
 from fedbc.runs import Line, RunSpec
 from fedbc.runs.spec import toml_lines
 from fedbc.selection.grids import RATES

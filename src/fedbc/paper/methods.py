@@ -64,6 +64,8 @@ class Variant(StrEnum):
     """FedBC with gamma = 0"""
     STATED = "stated"
     """the outer rate that the paper states"""
+    DAMPED = "damped"
+    """SCAFFOLD's corrections at full length for ten steps only"""
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,14 @@ METHODS = {
             {"name": "scaffold", "momentum": 0.0},
             GRIDS["scaffold"].values,
             note="as its authors define it",
+        ),
+        Method(
+            Family.SCAFFOLD,
+            "SCAFFOLD, damped",
+            Variant.DAMPED,
+            like="scaffold-plain",
+            change=lambda chosen: {"name": "probe-damped-scaffold", "horizon": 10.0},
+            note="no momentum; a device of K_i steps follows its correction at full length for ten of them",
         ),
         Method(
             Family.SCAFFOLD,

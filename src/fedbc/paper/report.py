@@ -13,13 +13,15 @@ import jinja2
 from fedbc import storage
 from fedbc.errors import InputError
 from fedbc.paper import drawing, printed, short, tables
-from fedbc.paper.catalogue import BELOW, DRAWS, EXPERIMENTS, SEEDS, heading
+from fedbc.paper.catalogue import DRAWS, EXPERIMENTS, SEEDS
 from fedbc.paper.claims import CLAIMS, SUPPOSITIONS, judge_all
 from fedbc.paper.claims.gains import COLUMNS, summary
 from fedbc.paper.claims.verdict import VERDICTS, Verdict, middle, reach, spread
 from fedbc.paper.evidence import Evidence
+from fedbc.paper.experiment import heading
 from fedbc.paper.gallery import FIGURES
 from fedbc.paper.methods import METHODS, Protocol
+from fedbc.paper.specifications import BELOW
 from fedbc.paper.tables import PAPERS_SEEDS, Cell, Compared, Table
 from fedbc.reports.page import chart_words, environment
 

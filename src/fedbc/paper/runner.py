@@ -11,7 +11,8 @@ from pathlib import Path
 from fedbc import runtime
 from fedbc.errors import unknown
 from fedbc.paper import measure
-from fedbc.paper.catalogue import EXPERIMENTS, Choices, Dataset, Experiment, Part, Run
+from fedbc.paper.catalogue import EXPERIMENTS
+from fedbc.paper.experiment import Choices, Dataset, Experiment, Part, Run
 from fedbc.paper.hyperparameters import TUNINGS, Basis, Tuning, read_choices, write_choices
 from fedbc.paper.methods import METHODS, Arguments, Family
 from fedbc.paper.parts import parts_of, split_into_parts

@@ -15,22 +15,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedbc.paper import printed
-from fedbc.paper.catalogue import (
-    BELOW,
-    CHANGES,
-    CLASSES,
-    DRAWS,
-    EPOCHS,
-    EXPERIMENTS,
-    EXPONENTS,
-    ON_SHAKESPEARE,
-    SUSPICIONS,
-    Dataset,
-    Setting,
-    heading,
-)
+from fedbc.paper.catalogue import CLASSES, DRAWS, EPOCHS, EXPERIMENTS, EXPONENTS, SUSPICIONS
 from fedbc.paper.evidence import Evidence
+from fedbc.paper.experiment import Dataset, Setting, heading
 from fedbc.paper.methods import METHODS, Family, Protocol
+from fedbc.paper.specifications import BELOW, CHANGES, ON_SHAKESPEARE
 
 PAPERS_SEEDS = 5
 """Runs behind each of the paper's standard deviations (its appendix)."""

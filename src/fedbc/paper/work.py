@@ -7,8 +7,9 @@ from pathlib import Path
 
 from fedbc import progress
 from fedbc.errors import InputError, unknown
-from fedbc.paper.catalogue import EXPERIMENTS, Experiment, Part
+from fedbc.paper.catalogue import EXPERIMENTS
 from fedbc.paper.drawing import Figure
+from fedbc.paper.experiment import Experiment, Part
 from fedbc.paper.gallery import FIGURES
 from fedbc.paper.runner import Runner
 from fedbc.paper.studies import STUDIES, Study

@@ -167,7 +167,10 @@ CATALOG: dict[str, dict[str, Entry]] = {
 }
 """What a specification may name: algorithms, data sets and models, each with its arguments."""
 
-PLUGINS = dict.fromkeys(("reference-qfedavg", "reference-scaffold", "reference-pfedme"), "fedbc.paper.reference")
+PLUGINS = {
+    **dict.fromkeys(("reference-qfedavg", "reference-scaffold", "reference-pfedme"), "fedbc.paper.reference"),
+    "probe-damped-scaffold": "fedbc.paper.probes",
+}
 """Algorithms that files may name but nobody is offered, and the module that registers each when it is first named."""
 
 _UNLISTED: dict[str, Entry] = {}

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedbc.paper.catalogue import Setting
 from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, Verdict, spread
 from fedbc.paper.evidence import Evidence
+from fedbc.paper.experiment import Setting
 from fedbc.runs import Line
 from fedbc.selection.grids import DUAL_RATES
 

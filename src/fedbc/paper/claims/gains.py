@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedbc.paper.catalogue import CLASSES, DRAWS, EPOCHS, EXPERIMENTS, EXPONENTS, Setting
+from fedbc.paper.catalogue import CLASSES, DRAWS, EPOCHS, EXPERIMENTS, EXPONENTS
 from fedbc.paper.claims.verdict import REFERENCE, RIVALS, is_clear, means
 from fedbc.paper.evidence import Evidence
+from fedbc.paper.experiment import Setting
 from fedbc.paper.methods import Protocol
 
 VARIANTS = ("qfedavg-reference", "scaffold-reference")

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from fedbc.paper import printed
-from fedbc.paper.catalogue import CLASSES, EXPONENTS, TOLERANCES, Dataset, images_experiment
+from fedbc.paper.catalogue import CLASSES, EXPONENTS, TOLERANCES, images_experiment
 from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, Verdict, spread
 from fedbc.paper.evidence import Evidence
+from fedbc.paper.experiment import Dataset
 from fedbc.paper.methods import METHODS, STATED_OUTER_RATE, Family, Protocol, under
 from fedbc.paper.tables import PLANS, RowPlan
 

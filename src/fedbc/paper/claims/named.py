@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from fedbc.paper import printed
-from fedbc.paper.catalogue import Dataset, heading, images_experiment
+from fedbc.paper.catalogue import images_experiment
 from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY, REFERENCE, RIVALS, Verdict, is_clear
 from fedbc.paper.evidence import Evidence
+from fedbc.paper.experiment import Dataset, heading
 from fedbc.paper.methods import METHODS, Protocol, under
 from fedbc.paper.tables import FINE_TUNED
 
