@@ -74,8 +74,8 @@ def sentences(found: Evidence, claims: list[Verdict], compared: Compared, cells:
     )
     third = (
         "Over the best other method of the paper it is clearly ahead in "
-        f"{len(rivals[0])} groups ({_listed(rivals[0], 'over_rivals') or 'none'}), clearly behind in {len(rivals[2])} "
-        f"({_listed(rivals[2], 'over_rivals') or 'none'}), and level in the others."
+        f"{len(rivals[0])} of {sum(map(len, rivals))} groups ({_listed(rivals[0], 'over_rivals') or 'none'}), "
+        f"clearly behind in {len(rivals[2])} ({_listed(rivals[2], 'over_rivals') or 'none'}), and level in the others."
     )
     count = {name: sum(v.verdict == name for v in claims) for name in (CONFIRMED, PARTLY, NOT)}
     share = f"{compared.agree} of the {compared.judged} that have several seeds agree within two standard errors"
