@@ -48,6 +48,14 @@ def test_decoding_standardises_each_colour(federation: Federation) -> None:
     np.testing.assert_allclose(decoded, (stored / 255 - np.array(MEAN)) / np.array(DEVIATION), atol=2e-6)
 
 
+def test_pixels_can_be_scaled_alike_for_all_colours(small: Path) -> None:
+    halved = cifar10(devices=2, normalize="half", data_dir=str(small))
+    stored = halved.train.x[:20]
+    np.testing.assert_allclose(jax.jit(halved.decode)(halved.shared, stored), stored / 127.5 - 1, atol=2e-6)
+    with pytest.raises(InputError, match=r"normalize='halve'"):
+        cifar10(devices=2, normalize="halve", data_dir=str(small))
+
+
 def test_cropping_takes_a_window_of_the_image_in_a_black_frame() -> None:
     stored = np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3)).astype(np.uint8)
     cropped = np.asarray(jax.jit(random_crop)(jax.random.key(1), stored))

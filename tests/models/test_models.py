@@ -19,6 +19,7 @@ BAD = [
     (models.mlp, {"dropout": 1.0}),
     (models.mlp, {"dropout": -0.1}),
     (models.mlp, {"dropout": float("nan")}),
+    (models.cnn, {"dropout": 1.0}),
     (models.cnn, {"classes": 1}),
     (models.cnn, {"classes": True}),
     (models.lstm, {"alphabet": 1}),
@@ -72,6 +73,18 @@ def test_dropout_only_in_training() -> None:
     # Scaled by 1/(1 - dropout), the hidden layer has the same mean, and the output is linear in it.
     error = 5 * jnp.std(drawn, axis=0) / np.sqrt(2000)
     assert bool(jnp.all(jnp.abs(jnp.mean(drawn, axis=0) - exact) < error))
+
+
+def test_dropout_of_the_cnn_only_in_training() -> None:
+    with_dropout, without = models.cnn(dropout=0.5), models.cnn()
+    assert with_dropout.stochastic
+    assert not without.stochastic
+    params, x = without.init(jax.random.key(0)), jnp.ones((2, 32, 32, 3))
+    exact = without.outputs(params, x)
+    np.testing.assert_array_equal(with_dropout.outputs(params, x, key=None), exact)
+    first, second = (with_dropout.outputs(params, x, key=jax.random.key(k)) for k in (1, 2))
+    assert not np.allclose(first, exact)
+    assert not np.allclose(first, second)
 
 
 def test_cnn_has_as_many_logits_as_asked() -> None:

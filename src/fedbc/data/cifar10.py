@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedbc import native
+from fedbc import checks, native
 from fedbc.data import files
 from fedbc.data.federation import Federation, Shared
 from fedbc.data.partition import NamedPartition
@@ -56,6 +56,7 @@ def cifar10(
     split: str = "shuffled",
     test_share: float = 0.2,
     crop: bool = True,
+    normalize: str = "channels",
     data_dir: str | None = None,
 ) -> Federation:
     """CIFAR-10 over devices; by default with the FedBC paper's power law.
@@ -70,22 +71,37 @@ def cifar10(
     split: shuffled, or ordered for the last examples of each device, in class order, as its test set.
     test_share: the share of each device's examples that is its test set.
     crop: shift each training image at random by up to 4 pixels, black beyond its edges, each time it is used.
+    normalize: channels, by the mean and deviation of each colour; or half, (x/255 − 0.5)/0.5 for all of them.
     data_dir: the folder of the data files; else the one that FEDBC_DATA names, else the user's cache folder.
     """
     plan = NamedPartition(partition, devices, classes, exponent, concentration, shards, split, test_share, seed)
     if not isinstance(crop, bool):
         raise InputError(f"crop={crop!r} is not accepted: give True or False")
+    checks.choice("normalize", normalize, DECODERS)
     x, y = _pool(data_dir)
-    augment = random_crop if crop else None
+    augment, decode = random_crop if crop else None, DECODERS[normalize]
     return plan.federate(x, y, classes=10, name="cifar10", decode=decode, augment=augment, class_names=tuple(_LABELS))
 
 
-def decode(shared: Shared, x: jax.Array) -> jax.Array:
+def standardized(shared: Shared, x: jax.Array) -> jax.Array:
     """Bytes to standardised pixels, (x/255 − mean)/deviation for each colour; shape (n, 32, 32, 3)."""
     del shared
+    return _scaled(x, MEAN, DEVIATION)
+
+
+def halved(shared: Shared, x: jax.Array) -> jax.Array:
+    """Bytes to pixels from -1 to 1, (x/255 − 0.5)/0.5; shape (n, 32, 32, 3)."""
+    del shared
+    return _scaled(x, (0.5,) * 3, (0.5,) * 3)
+
+
+def _scaled(x: jax.Array, mean: tuple[float, ...], deviation: tuple[float, ...]) -> jax.Array:
     dtype = jnp.result_type(float)
-    mean, deviation = jnp.asarray(MEAN, dtype), jnp.asarray(DEVIATION, dtype)
-    return (x.astype(dtype) * (1 / 255) - mean) * (1 / deviation)
+    return (x.astype(dtype) * (1 / 255) - jnp.asarray(mean, dtype)) * (1 / jnp.asarray(deviation, dtype))
+
+
+DECODERS = {"channels": standardized, "half": halved}
+"""What makes numbers of stored bytes."""
 
 
 def random_crop(key: jax.Array, x: jax.Array | np.ndarray) -> jax.Array:

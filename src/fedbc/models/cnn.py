@@ -8,18 +8,20 @@ from fedbc import checks
 from fedbc.errors import InputError
 from fedbc.models.base import Array, Model, Params
 from fedbc.models.convolution import convolution_init, convolve_and_pool
-from fedbc.models.layers import dense, dense_init
+from fedbc.models.layers import dense, dense_init, dropped
 
 
-def cnn(classes: int = 10) -> Model:
+def cnn(classes: int = 10, dropout: float = 0.0) -> Model:
     """Convolution 3-6, convolution 6-16 (5×5, each with ReLU and 2×2 pooling), dense 400-120-84-classes with ReLU.
 
     It takes images of shape (n, 32, 32, 3); initialised as PyTorch's `nn.Conv2d` and `nn.Linear`. The parameters have
     PyTorch's layout but for the dense weights, which are transposed.
 
     classes: how many logits.
+    dropout: the probability with which a unit of the two hidden dense layers is dropped in training.
     """
     checks.integer("classes", classes, at_least=2)
+    checks.number("dropout", dropout, at_least=0, below=1)
 
     def init(key: Array) -> Params:
         keys = jax.random.split(key, 5)
@@ -31,14 +33,16 @@ def cnn(classes: int = 10) -> Model:
             "out": dense_init(keys[4], 84, classes),
         }
 
-    def apply(params: Params, x: Array) -> Array:
+    def apply(params: Params, x: Array, key: Array | None = None) -> Array:
         if x.shape[1:] != (32, 32, 3):
             raise InputError(f"cnn takes images of shape (32, 32, 3), not {x.shape[1:]}")
         h = convolve_and_pool(params["conv1"], x.transpose(3, 1, 2, 0))
         h = convolve_and_pool(params["conv2"], h)
         h = h.reshape(400, -1).T
-        h = jax.nn.relu(dense(params["dense1"], h))
-        h = jax.nn.relu(dense(params["dense2"], h))
+        keys = (None, None) if key is None else jax.random.split(key)
+        for layer, own in zip(("dense1", "dense2"), keys, strict=True):
+            h = dropped(jax.nn.relu(dense(params[layer], h)), dropout, own)
         return dense(params["out"], h)
 
-    return Model(init, apply, name=f"cnn({classes})")
+    name = f"cnn({classes}, {dropout:g})" if dropout else f"cnn({classes})"
+    return Model(init, apply, stochastic=dropout > 0, name=name)

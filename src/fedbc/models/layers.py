@@ -43,6 +43,15 @@ def dense(params: Params, x: Array) -> Array:
     return x @ params["w"] + params["b"]
 
 
+def dropped(x: Array, dropout: float, key: Array | None) -> Array:
+    """Numbers of which a share is set to 0 in training; without a key, while evaluating, all of them as they are."""
+    if not dropout or key is None:
+        return x
+    kept = jax.random.bernoulli(key, 1 - dropout, x.shape)
+    # Scaled up as in PyTorch, so that the next layer sees the same mean with and without dropout.
+    return jnp.where(kept, x / (1 - dropout), 0)
+
+
 def short_product(x: Array, w: Array) -> Array:
     """X w for a small w, summed over a few inputs at a time.
 

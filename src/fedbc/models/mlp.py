@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 
 from fedbc import checks
 from fedbc.models.background import image_product
 from fedbc.models.base import Array, Model, Params
-from fedbc.models.layers import dense, dense_init, flat
+from fedbc.models.layers import dense, dense_init, dropped, flat
 
 
 def mlp(features: int = 784, hidden: int = 128, classes: int = 10, dropout: float = 0.0) -> Model:
@@ -31,10 +30,6 @@ def mlp(features: int = 784, hidden: int = 128, classes: int = 10, dropout: floa
     def apply(params: Params, x: Array, key: Array | None = None) -> Array:
         first = params["hidden"]
         h = jax.nn.relu(image_product(flat("mlp", x, features), first["w"]) + first["b"])
-        if dropout and key is not None:
-            kept = jax.random.bernoulli(key, 1 - dropout, h.shape)
-            # Scaled up as in PyTorch, so that the next layer sees the same mean with and without dropout.
-            h = jnp.where(kept, h / (1 - dropout), 0)
-        return dense(params["out"], h)
+        return dense(params["out"], dropped(h, dropout, key))
 
     return Model(init, apply, stochastic=dropout > 0, name=f"mlp({features}, {hidden}, {classes}, {dropout:g})")

@@ -12,7 +12,7 @@ import jinja2
 
 from fedbc import storage
 from fedbc.errors import InputError
-from fedbc.paper import drawing, printed, short, tables
+from fedbc.paper import drawing, printed, short, suspicions, tables
 from fedbc.paper.catalogue import DRAWS, EXPERIMENTS, SEEDS
 from fedbc.paper.claims import CLAIMS, SUPPOSITIONS, judge_all
 from fedbc.paper.claims.gains import COLUMNS, summary
@@ -102,6 +102,7 @@ class Report:
 
     def words(self) -> dict[str, Any]:
         """What the templates use."""
+        suspected = suspicions.suspicions(self.found)
         return {
             "report": self,
             "tables": self.tables,
@@ -111,7 +112,8 @@ class Report:
             "middle": middle,
             "reach": reach,
             "figures": FIGURES,
-            "suspicions": tables.suspicion_rows(self.found),
+            "suspicions": suspected,
+            "why_below": suspicions.verdict(suspected),
             "below": heading(BELOW),
             "partitions": tables.partition_rows(self.found),
             "sizes": tables.size_rows(self.found),

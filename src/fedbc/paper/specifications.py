@@ -54,9 +54,6 @@ BELOW = {"epochs": 5, "classes": 1, "exponent": 1.2}
 
 
 CHANGES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "100 rounds": {"run": {"rounds": 100}},
-    "200 rounds": {"run": {"rounds": 200}},
-    "500 rounds": {"run": {"rounds": 500}},
     "rate 0.05": {"algorithm": {"lr": 0.05}},
     "rate 0.1": {"algorithm": {"lr": 0.1}},
     "rate 0.5": {"algorithm": {"lr": 0.5}},
@@ -65,7 +62,13 @@ CHANGES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "uniform weights": {"algorithm": {"weights": "uniform"}},
     "split in class order": {"data": {"split": "ordered"}},
     "no crops": {"data": {"crop": False}},
+    "pixels from -1 to 1": {"data": {"normalize": "half"}},
+    "dropout 0.5": {"model": {"dropout": 0.5}},
+    "other initial model, sample and batches": {"run": {"seed": 2}},
+    "100 rounds": {"run": {"rounds": 100}},
     "all devices in every round": {"run": {"sample": None}},
+    "200 rounds": {"run": {"rounds": 200}},
+    "500 rounds": {"run": {"rounds": 500}},
 }
 """A suspicion, and what of the run it changes."""
 

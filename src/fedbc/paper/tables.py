@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedbc.paper import printed
-from fedbc.paper.catalogue import CLASSES, DRAWS, EPOCHS, EXPERIMENTS, EXPONENTS, SUSPICIONS
+from fedbc.paper.catalogue import CLASSES, DRAWS, EPOCHS, EXPERIMENTS, EXPONENTS
 from fedbc.paper.evidence import Evidence
 from fedbc.paper.experiment import Dataset, Setting, heading
 from fedbc.paper.methods import METHODS, Family, Protocol
-from fedbc.paper.specifications import BELOW, CHANGES, ON_SHAKESPEARE
+from fedbc.paper.specifications import ON_SHAKESPEARE
 
 PAPERS_SEEDS = 5
 """Runs behind each of the paper's standard deviations (its appendix)."""
@@ -383,30 +383,6 @@ def size_rows(found: Evidence) -> list[dict[str, Any]]:
             {"dataset": row["dataset"], "exponent": row["exponent"], "paper": [row["smallest"], row["largest"]]}
             | {"ours": mine}
         )
-    return rows
-
-
-def suspicion_rows(found: Evidence) -> list[dict[str, Any]]:
-    """Why our level with one class a device is below the paper's: what each suspicion changes, in points."""
-    source, paper_name = "cifar10_global_e5", METHODS["fedavg"].printed
-    paper = printed.cell(source, paper_name, BELOW)
-    base = found.mean(SUSPICIONS, "fedavg", suspicion="none")
-    rows: list[dict[str, Any]] = []
-    if base is None or paper is None:
-        return rows
-    first = found.first(SUSPICIONS, "fedavg", suspicion="none")
-    if first is not None:
-        best = max(first["curves"]["global_accuracy"])
-        rows.append({"suspicion": "best round instead of the last ones", "accuracy": 100 * best})
-    for name in CHANGES:
-        lines = found.lines(SUSPICIONS, "fedavg", suspicion=name)
-        value = found.mean(SUSPICIONS, "fedavg", suspicion=name)
-        rows.append({"suspicion": name, "accuracy": None if value is None else 100 * value, "run": bool(lines)})
-    for row in rows:
-        known = row["accuracy"] is not None
-        row["effect"] = row["accuracy"] - 100 * base if known else None
-        row["left"] = paper["mean"] - row["accuracy"] if known else None
-        row["state"] = "" if known else "diverged" if row.get("run") else "not run"
     return rows
 
 
