@@ -9,25 +9,16 @@ that lasts for a while hits both.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from benchmarks import results
-from benchmarks.workloads import OWN_NETWORKS
+from benchmarks.figures import NAMES, QUIET, Record, number, ratio, step_seconds, table, verdict
+from benchmarks.networks_report import modules, own_networks
 
 ROOT = Path(__file__).parent.parent
 PAGE, README = ROOT / "docs" / "benchmarks.md", ROOT / "README.md"
 MARKS = "<!-- from benchmarks/results.json, by `python -m benchmarks.report` -->", "<!-- up to here -->"
-NAMES = {
-    "fedbc": "fedbc",
-    "pytorch": "PyTorch loop",
-    "fedjax": "FedJAX",
-    "pfl": "pfl-research",
-    "flower": "Flower's simulation",
-    "limit": "bare compiled loop",
-}
 MODES = {"train": "training only", "evaluate": "training and evaluation on all test examples"}
 FASTER = {
     "pytorch": {"W1": 40, "W2": 5, "W3": 2.5, "W4": 1.3},
@@ -38,7 +29,6 @@ FASTER = {
 """Bars: at least so many times faster than the peer."""
 OVER_LIMIT = {"W1": 1.25, "W2": 1.15, "W3": 1.1, "W4": 1.1}
 """Bars: at most so many times the time of the bare compiled loop."""
-QUIET = 0.1  # cores that others may keep busy before the page warns
 NOTES = (
     "All contestants start from the same initial model and train the same devices in the same rounds, with FedAvg's "
     "settings: batch 20, SGD with rate 0.01 and momentum 0.5, means weighted by examples. fedbc is measured with FedBC "
@@ -73,8 +63,6 @@ ASKED = (
     "and decoded, the update reads and writes every parameter."
 )
 
-Record = dict[str, Any]
-
 
 def best(variants: dict[str, Record], mode: str) -> tuple[str, Record] | None:
     """The fastest variant in a mode; None if there is none."""
@@ -83,12 +71,6 @@ def best(variants: dict[str, Record], mode: str) -> tuple[str, Record] | None:
         return None
     name = min(there, key=lambda n: median(round_["seconds"] for round_ in there[n][mode]))
     return name, there[name]
-
-
-def ratio(of: Record, to: Record, mode: str) -> float:
-    """The median over rounds of of's time over to's, in the same round."""
-    others = {r["round"]: r["seconds"] for r in to[mode]}
-    return median(r["seconds"] / others[r["round"]] for r in of[mode] if r["round"] in others)
 
 
 def ours(workload: Record) -> dict[str, Record]:
@@ -100,23 +82,6 @@ def reason(variants: dict[str, Record]) -> str:
     """Why a contestant has no figure."""
     reasons = dict.fromkeys(r["absent"] for r in variants.values() if "absent" in r)
     return f"absent: {'; '.join(reasons)}" if reasons else "not measured"
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[str]], align: str = "") -> str:
-    """A Markdown table; `align` has a letter l or r a column, left if it is too short."""
-    head = list(head)
-    rule = ["---:" if i < len(align) and align[i] == "r" else "---" for i in range(len(head))]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, rule, *map(list, rows)])
-
-
-def number(value: float) -> str:
-    """Three significant digits, without powers of ten."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def verdict(value: float, met: bool, bar: str) -> str:
-    """A ratio with its bar."""
-    return f"{number(value)} ({bar}) {'met' if met else '**missed**'}"
 
 
 def times_faster(workload: Record, peer: str, mode: str) -> float | None:
@@ -164,11 +129,6 @@ def bars_on_the_machine(workloads: dict[str, Record]) -> str:
         steps = [step_seconds(own, "train") for own in ours(workload).values() if own.get("train")]
         cells.append(rate(workload, max(steps)) if steps else "")
     return table(["", *workloads], [*rows, cells], "l" + "r" * len(workloads))
-
-
-def step_seconds(record: Record, mode: str) -> float:
-    """The median over rounds of the time a step."""
-    return median(r["seconds"] / r["steps"] for r in record[mode])
 
 
 def workload_rows(workload: Record, mode: str) -> list[list[str]]:
@@ -250,45 +210,6 @@ def workload_section(name: str, workload: Record) -> list[str]:
         columns = [*head, "accuracy" if mode == "evaluate" else "of the arithmetic limit"]
         said += [f"Medians, {title}:", table(columns, workload_rows(workload, mode), "llrrrrr")]
     return said
-
-
-def own_networks(networks: dict[str, Record]) -> list[str]:
-    """Networks that a user brings: fedbc against the best of the others."""
-    said = [
-        "## Own networks",
-        "Networks as a user brings them, through `fedbc.models.from_flax`, on made-up data: FedAvg, batch 20, E = 1. "
-        "Medians, training only; the ratio is to the best contestant's best variant, round by round.",
-    ]
-    busy = max(n["cores_kept_busy_by_others"] or 0 for n in networks.values())
-    if busy > QUIET:
-        said.append(f"**The machine was not quiet: other programs kept up to {busy:g} cores busy. Measure again.**")
-    variants = [("fedbc", "FedAvg"), ("pytorch", "1 thread"), ("pytorch", "2 threads"), ("pytorch", "2 processes")]
-    variants += [("pfl", "1 process"), ("pfl", "2 processes")]
-    rows = []
-    for name in OWN_NETWORKS:
-        if name not in networks:
-            continue
-        network = networks[name]
-        cells = [network["title"]]
-        for contestant, variant in variants:
-            record = network["contestants"].get(contestant, {}).get(variant, {})
-            cells.append(number(1e3 * step_seconds(record, "train")) if record.get("train") else "–")
-        bar, value = OWN_NETWORKS[name].bar, own_ratio(network)
-        cells.append(verdict(value, value >= bar, f"≥ {bar:g}") if value else "not measured")
-        own = network["contestants"]["fedbc"]["FedAvg"]
-        usual = median(r["seconds"] for r in own["train"])
-        cells.append(number(max(0.0, own["warm_up"][0]["seconds"] - usual)))
-        rows.append(cells)
-    head = ["ms a step", *(f"{NAMES[name]}, {variant}" for name, variant in variants), "times faster", "compiling, s"]
-    return [*said, table(head, rows, "l" + "r" * len(variants) + "lr")]
-
-
-def own_ratio(network: Record) -> float | None:
-    """How many times faster fedbc is than the best of the others."""
-    own = network["contestants"]["fedbc"]["FedAvg"]
-    others = [r for name, them in network["contestants"].items() if name != "fedbc" for r in them.values()]
-    ratios = [ratio(r, own, "train") for r in others if r.get("train") and "absent" not in r]
-    return min(ratios, default=None)
 
 
 def warm_up(workloads: dict[str, Record]) -> str:
@@ -412,6 +333,7 @@ def page(found: Record) -> str:
         parts += ["## Versions", versions(workloads)]
     if "own_networks" in found:
         parts += own_networks(found["own_networks"])
+    parts += modules(found)
     if "growth" in found:
         parts += growth_section(found["growth"])
     if "startup" in found:

@@ -3,6 +3,7 @@
     python -m benchmarks.run                                    everything; about an hour on two cores
     python -m benchmarks.run --workloads W1 --contestants fedbc,fedjax,limit
     python -m benchmarks.run --workloads mcmahan,resnet         networks of one's own (`benchmarks.networks`)
+    python -m benchmarks.run --workloads own_networks,modules   all of these, and PyTorch modules; about 20 minutes
     python -m benchmarks.run --quick                            one round each, to see that all works
 
 Only one contestant computes at any time: each waits until it is asked for a turn (a round; 48 rounds on W1, whose
@@ -30,14 +31,14 @@ from typing import Any
 
 from benchmarks import environments, machine, results
 from benchmarks.environments import Absent
-from benchmarks.workloads import ALL, OWN_NETWORKS, Workload, build, devices_of, prepare
+from benchmarks.workloads import ALL, Workload, build, devices_of, prepare
 
 ROOT = Path(__file__).parent.parent
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-FOR_OWN_NETWORKS = ("fedbc", "pytorch", "pfl")  # the contestants that have them
 PAUSE = 0.05  # seconds between turns: threads of the one before may spin for a moment after their last work
 PATIENCE = 3600  # seconds to wait for an answer
 WARM_UP = (False, True, False)  # whether each of the first rounds, which compile, has an evaluation
+MODES = {"own_networks": (False,), "modules": (False,)}  # by group: whether turns have an evaluation; default: both
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ CONTESTANTS = {
     "pfl": Entry("pfl", "pfl", ("1 process", *([f"{CORES} processes"] if CORES > 1 else []))),
     "fedjax": Entry("fedjax", "fedjax", ("jit",)),
     "limit": Entry("limit", None, ("as stored", "decoded beforehand")),
+    "modules": Entry("modules", None, ("FedAvg",)),
 }
 
 
@@ -208,7 +210,7 @@ def turns(workload: Workload, rounds: int) -> list[Turn]:
     size = 48 if workload.name == "W1" else 1  # its rounds take milliseconds: caches must be warm, as in a run
     planned, number = [], len(WARM_UP)
     for begin in range(0, rounds, size):
-        for evaluate in (False, True):
+        for evaluate in MODES.get(workload.group, (False, True)):
             block = list(range(number + 1, number + 1 + min(size, rounds - begin)))
             planned.append(Turn(evaluate, block))
             number += len(block)
@@ -229,10 +231,12 @@ def variants_of(text: str) -> list[tuple[str, str]]:
 
 
 def workloads_of(text: str) -> list[Workload]:
-    """Workloads from the command line."""
-    if unknown := [name for name in text.split(",") if name not in ALL]:
-        raise argparse.ArgumentTypeError(f"unknown workload {unknown[0]!r}; there are {', '.join(ALL)}")
-    return [ALL[name] for name in text.split(",")]
+    """Workloads from the command line, by name or group."""
+    groups = {w.group: [v for v in ALL.values() if v.group == w.group] for w in ALL.values()}
+    known = {**groups, **{name: [w] for name, w in ALL.items()}}
+    if unknown := [name for name in text.split(",") if name not in known]:
+        raise argparse.ArgumentTypeError(f"unknown workload {unknown[0]!r}; there are {', '.join(known)}")
+    return [w for name in text.split(",") for w in known[name]]
 
 
 def measure(workload: Workload, chosen: list[tuple[str, str]], rounds: int, cache: Path) -> dict[str, Any]:
@@ -314,7 +318,9 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     for workload in options.workloads:
         rounds = 1 if options.quick else options.rounds or workload.rounds
-        chosen = [c for c in options.contestants if workload.name not in OWN_NETWORKS or c[0] in FOR_OWN_NETWORKS]
+        chosen = [c for c in options.contestants if c[0] in workload.contestants]
+        if workload.group == "own_networks":  # they are about the network, not about the method
+            chosen = [c for c in chosen if c != ("fedbc", "FedBC")]
         measured = measure(workload, chosen, rounds, options.cache)
         results.update(options.out, workload.group, workload.name, value=measured)
     say(f"written to {options.out}")

@@ -36,8 +36,9 @@ class Workload:
     momentum: float = 0.5
     group: str = "workloads"
     """the section of the results"""
+    contestants: tuple[str, ...] = ("fedbc", "pytorch", "flower", "pfl", "fedjax", "limit")
     bar: float | None = None
-    """of a user's own network: at least so many times faster than the best contestant"""
+    """outside of the group "workloads": at least so many times faster than the best of the others"""
 
     def flops(self, parameters: int) -> int:
         """Floating-point operations of a step: its products, and momentum and descent (4 a parameter)."""
@@ -92,24 +93,40 @@ WORKLOADS = {
 }
 
 
-def _own(name: str, title: str, bar: float, examples: int) -> Workload:
+def _own(name: str, title: str, bar: float, examples: int, *, rounds: int = 5, modules: bool = False) -> Workload:
     """A network that a user brings, with made-up data."""
     data, model = ("made_up", {"examples": examples}), (name, {})
-    return Workload(name, title, data, model, 1, (), rounds=5, group="own_networks", bar=bar)
+    contestants = ("fedbc", "pytorch", "pfl", *(["modules"] if modules else []))
+    return Workload(name, title, data, model, 1, (), rounds, group="own_networks", bar=bar, contestants=contestants)
 
 
 OWN_NETWORKS = {
     w.name: w
     for w in (
-        _own("dense", "MLP 100-256-256-256-10", 1.5, 400),
-        _own("gru", "GRU 128 over 60 steps of 16 numbers", 1.5, 200),
+        _own("dense", "MLP 100-256-256-256-10", 1.5, 400, rounds=20, modules=True),
+        _own("gru", "GRU 128 over 60 steps of 16 numbers", 1.5, 200, rounds=8),
         _own("transformer", "Transformer, 4 layers of 128 with 4 heads, 64 tokens", 1.5, 100),
-        _own("mcmahan", "CNN of McMahan et al. 2017, 32×32×3", 1, 100),
-        _own("resnet", "ResNet-8 with GroupNorm, 32×32×3", 1, 100),
-        _own("separable", "Depthwise-separable CNN with GroupNorm, 32×32×3", 1, 100),
+        _own("mcmahan", "CNN of McMahan et al. 2017, 32×32×3", 1, 100, rounds=8, modules=True),
+        _own("resnet", "ResNet-8 with GroupNorm, 32×32×3", 1, 100, rounds=8, modules=True),
+        _own("separable", "Depthwise-separable CNN with GroupNorm, 32×32×3", 1, 100, rounds=8),
     )
 }
-ALL = WORKLOADS | OWN_NETWORKS
+MODULES = {
+    w.name: w
+    for w in (
+        dataclasses.replace(
+            WORKLOADS[name],
+            name=f"{name}-modules",
+            rounds=3,
+            group="modules",
+            bar=1,
+            contestants=("modules", "pytorch", "flower", "pfl"),
+        )
+        for name in ("W2", "W3", "W4")
+    )
+}
+"""Where PyTorch modules in fedbc's simulator are compared with other ways to simulate with PyTorch."""
+ALL = WORKLOADS | OWN_NETWORKS | MODULES
 
 
 def build(job: dict[str, Any]) -> tuple[Any, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 
 import fedbc
@@ -17,9 +19,12 @@ class Ours(Contestant):
     packages = ("fedbc", "jax", "jaxlib", "numpy")
 
     def __init__(self, job: Job) -> None:
-        model, federation = workloads.build(job)
+        self.simulate(ALGORITHMS[job["variant"]], *workloads.build(job), job)
+
+    def simulate(self, algorithm: Any, model: Any, federation: Any, job: Job) -> None:
+        """Set the run up."""
         self.run = Simulation(
-            ALGORITHMS[job["variant"]](lr=job["lr"], momentum=job["momentum"]),
+            algorithm(lr=job["lr"], momentum=job["momentum"]),
             model,
             federation,
             Settings(

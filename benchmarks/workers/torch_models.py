@@ -58,7 +58,12 @@ def build(name: str, initial: Initial) -> nn.Module:
 def inputs(name: str, x: np.ndarray) -> torch.Tensor:
     """Examples as the PyTorch model takes them: images with the colours first, as PyTorch lays them out."""
     tensor = torch.from_numpy(x)
-    return tensor.permute(0, 3, 1, 2).contiguous() if name in ("cnn", *torch_networks.IMAGES) else tensor
+    return tensor.permute(0, 3, 1, 2).contiguous() if takes_images(name) else tensor
+
+
+def takes_images(name: str) -> bool:
+    """Whether a model's examples are images."""
+    return name in ("cnn", *torch_networks.IMAGES)
 
 
 def _state(initial: Initial) -> Initial:

@@ -55,14 +55,28 @@ def test_growth_measures_and_draws(measured):
     assert {p.name for p in (measured / "plots").iterdir()} == {"sampled.png"}
 
 
-def test_a_network_of_ones_own_is_measured(tmp_path):
+def test_a_network_of_ones_own_is_measured_in_jax_and_as_a_module_of_pytorch(tmp_path):
     out, page = tmp_path / "results.json", tmp_path / "page.md"
-    run("run", "--workloads=dense", "--contestants=fedbc:FedAvg", "--rounds=1", f"--out={out}", f"--cache={tmp_path}")
+    run(
+        "run",
+        "--workloads=dense",
+        "--contestants=fedbc:FedAvg,modules",
+        "--rounds=1",
+        f"--out={out}",
+        f"--cache={tmp_path}",
+    )
     run("report", f"--results={out}", f"--page={page}")
-    (record,) = json.loads(out.read_text())["own_networks"]["dense"]["contestants"]["fedbc"].values()
-    assert record["evaluate"][-1]["accuracy"] > 0.5
-    (row,) = [line for line in page.read_text().splitlines() if line.startswith("| MLP 100")]
-    assert "not measured" in row  # nobody to be compared with
+    contestants = json.loads(out.read_text())["own_networks"]["dense"]["contestants"]
+    assert set(contestants) == {"fedbc", "modules"}
+    for variants in contestants.values():
+        (record,) = variants.values()
+        assert record["warm_up"][1]["accuracy"] > 0.5
+        assert len(record["train"]) == 1
+        assert not record["evaluate"], "only training is measured"
+    tables = page.read_text().partition("## PyTorch modules in the simulator")
+    for part in (tables[0], tables[2]):
+        (row,) = [line for line in part.splitlines() if line.startswith("| MLP 100")]
+        assert "not measured" in row  # nobody to be compared with
 
 
 @pytest.mark.parametrize("name", ["gru", "transformer", "mcmahan", "resnet", "separable"])
