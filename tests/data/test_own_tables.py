@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from fedbc import InputError
-from fedbc.data import encode, from_frame, picture, pooled
+from fedbc.data import encode, from_frame, picture, pooled, subset
+from fedbc.flower import one_device
 
 
 def clinics(rows: int = 60, seed: int = 0) -> pd.DataFrame:
@@ -165,3 +166,12 @@ def test_the_picture_has_the_names(tmp_path: Path) -> None:
     picture(made(clinics()), tmp_path / "p.svg")
     with pytest.raises(InputError, match="device_names has 2 different names, but there are 3"):
         replace(made(clinics()), device_names=("a", "b"))
+
+
+def test_parts_of_a_federation_keep_their_names() -> None:
+    fed = made(clinics())
+    assert subset(fed, [2, 0]).device_names == ("Ward A", "Clinic 2")
+    alone = one_device(fed, 1)
+    assert alone.device_names == ("Clinic 10",)
+    np.testing.assert_array_equal(alone.train.x, fed.train.of(1)[0])
+    assert pooled(fed).names_of([0]) == ()

@@ -1,5 +1,7 @@
 """Personalisation from a result, a folder or a model: what it gives back, resuming, and what it refuses."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from fedbc.personalization import each_device, evidence
 
 @pytest.fixture(scope="module")
 def federation(make_federation):
-    return make_federation((12, 30, 25, 1), test=12)
+    return replace(make_federation((12, 30, 25, 1), test=12), device_names=("North", "South", "West", "Small"))
 
 
 @pytest.fixture(scope="module")

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import fedbc
 from fedbc import InputError, RunSpec
 from fedbc.cli import main
 from fedbc.reports import compare
+from fedbc.reports.comparison import grouped
 from fedbc.runs import RunFolder, read_toml
+from fedbc.runs.own import load_model
 from fedbc.watch.runs import WatchedRun
 
 MODEL = """
@@ -132,6 +137,51 @@ def test_commands_take_one_s_own_data_and_model(place: Path) -> None:
     assert "Clinic 10" in page
     assert "device 1" not in page
     run("data", "show", "clinics.csv", *OWN[2:])
+
+
+TORCH = """
+import torch
+import fedbc
+
+def make(features, classes):
+    return fedbc.torch.model(torch.nn.Linear(features, classes))
+
+def kept(features, classes):
+    net = torch.nn.Linear(features, classes)
+    torch.nn.init.constant_(net.weight, 0.5)
+    return fedbc.torch.model(net)
+"""
+
+
+def test_a_module_starts_where_the_run_s_seed_says(place: Path) -> None:
+    """A file's module is made anew in each process: by chance, methods would start from different weights."""
+    (place / "torch_model.py").write_text(TORCH)
+
+    def first(seed: int, function: str = "make") -> np.ndarray:
+        torch.manual_seed(int(time.time_ns() % 1000))  # as a new process has it
+        model = load_model("torch_model.py", function, features=3, classes=2)
+        return np.asarray(model.init(jax.random.key(seed))["weight"])
+
+    np.testing.assert_array_equal(first(0), first(0))
+    assert not np.array_equal(first(0), first(1))
+    np.testing.assert_array_equal(first(0, "kept"), np.full((2, 3), 0.5, np.float32))
+    model = load_model("torch_model.py", features=3, classes=2)
+    assert jax.eval_shape(model.init, jax.random.key(0))["weight"].shape == (2, 3)
+
+
+def test_own_models_are_told_apart_by_their_files_names(place: Path) -> None:
+    (place / "wide.py").write_text(MODEL)
+    one = replace(spec(), model={"name": "own", "file": "my_model.py"})
+    other = replace(spec(), model={"name": "own", "file": "wide.py", "arguments": {"hidden": 3}})
+    (place / "elsewhere").mkdir()
+    (place / "elsewhere" / "my_model.py").write_text(MODEL)
+    moved = replace(spec(), model={"name": "own", "file": "elsewhere/my_model.py"}).with_seed(5)
+    results = [fedbc.run(s, f"r{i}", quiet=True) for i, s in enumerate((one, other, moved))]
+    found = grouped(results)
+    assert {name: len(group) for name, group in found.items()} == {
+        "fedbc, my_model.py, without arguments": 2,
+        "fedbc, wide.py, hidden 3": 1,
+    }
 
 
 def test_files_of_settings_take_them_from_their_own_folder(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,10 @@ class Federation:
         """What each class is called: its name, or its number."""
         return list(self.class_names) or [str(c) for c in range(self.classes or 0)]
 
+    def names_of(self, devices: Any) -> tuple[str, ...]:
+        """The names of some devices; none where devices have none."""
+        return tuple(self.device_names[d] for d in devices) if self.device_names else ()
+
     def device_said(self, device: int) -> str:
         """A device in a sentence."""
         return said(device, self.device_names)
@@ -159,7 +163,7 @@ def subset(federation: Federation, devices: Sequence[int] | Array) -> Federation
         train=some(federation.train),
         test=some(federation.test),
         name=f"{federation.name}, {len(chosen)} of its devices",
-        device_names=tuple(federation.device_names[d] for d in chosen) if federation.device_names else (),
+        device_names=federation.names_of(chosen),
     )
 
 

@@ -24,7 +24,13 @@ def one_device(whole: Federation, device: int) -> Federation:
         x, y = split.of(device)
         return Split(x, y, np.asarray([0, len(y)]))
 
-    return replace(whole, train=own(whole.train), test=own(whole.test), name=f"{whole.name}, device {device}")
+    return replace(
+        whole,
+        train=own(whole.train),
+        test=own(whole.test),
+        name=f"{whole.name}, device {device}",
+        device_names=whole.names_of([device]),
+    )
 
 
 def check_one_device(loaded: OneDevice, device: int) -> Federation:

@@ -88,4 +88,5 @@ def held_out_by(federation: Federation, fold_of: Array, fold: int) -> tuple[Fede
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(train.offsets.dtype)
         return Split(train.x[rows], train.y[rows], offsets)
 
-    return replace(federation, train=split(mine & ~out), test=split(mine & out), origin=None), some
+    names = federation.names_of(some)
+    return replace(federation, train=split(mine & ~out), test=split(mine & out), origin=None, device_names=names), some

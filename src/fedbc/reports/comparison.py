@@ -317,13 +317,19 @@ def grouped(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def settings_of(result: Result) -> dict[str, Any]:
-    """What makes a method: everything in the specification but data, seed, lanes and versions, as one flat table."""
-    return {
+    """What makes a method: everything in the specification but data, seed, lanes and versions, as one flat table.
+
+    A model of one's own is known by its file's content and name, not by where it lies.
+    """
+    found = {
         f"{part}.{key}": value
         for part in ("algorithm", "model", "run")
         for key, value in result.spec.get(part, {}).items()
         if (part, key) not in (("run", "seed"), ("run", "lanes"))
     }
+    if found.get("model.file"):
+        found["model.file"] = Path(found["model.file"]).name
+    return found
 
 
 def _labels(settings: list[dict[str, Any]]) -> list[str]:
@@ -333,8 +339,20 @@ def _labels(settings: list[dict[str, Any]]) -> list[str]:
     for own, algorithm in zip(settings, algorithms, strict=True):
         same = [s for s, a in zip(settings, algorithms, strict=True) if a == algorithm]
         keys = [k for k in own if len({str(s.get(k)) for s in same}) > 1]
-        labels.append(", ".join([algorithm, *(f"{k.split('.', 1)[1]} {own[k]}" for k in keys)]))
+        if len({str(s.get("model.file")) for s in same}) == len(same):  # the names of the models' files tell enough
+            keys = [k for k in keys if k != "model.checksum"]
+        labels.append(", ".join([algorithm, *(_value_said(k, own[k]) for k in keys)]))
     return labels
+
+
+def _value_said(key: str, value: Any) -> str:
+    """An argument and its value, in a method's name."""
+    name = key.split(".", 1)[1]
+    if key == "model.file":
+        return str(value)
+    if key == "model.arguments":
+        return ", ".join(f"{k} {v}" for k, v in value.items()) if value else "without arguments"
+    return f"{name} {value[:8] if key == 'model.checksum' else value}"
 
 
 def built_models(methods: Mapping[str, Sequence[Result]]) -> dict[str, Model] | None:

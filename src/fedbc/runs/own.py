@@ -5,10 +5,15 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
+import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import jax
+import numpy as np
 
 from fedbc.data import Federation, reading
 from fedbc.errors import InputError
@@ -78,16 +83,50 @@ def load_model(
         inspect.signature(make).bind(**given)
     except TypeError as error:
         raise InputError(f"model={path.name}:{function} cannot be called so: {error}") from None
-    try:
-        model = make(**given)
-    except Exception as error:
-        raise InputError(f"model={path.name}:{function} failed: {_where(error, path)}") from error
+
+    def called() -> Any:
+        try:
+            return make(**given)
+        except Exception as error:
+            raise InputError(f"model={path.name}:{function} failed: {_where(error, path)}") from error
+
+    model = _seeded(FIRST_SEED, called)
     if not isinstance(model, Model):
         raise InputError(
             f"model={path.name}:{function} gives a {type(model).__name__}: it must give a fedbc.models.Model, such as "
             "fedbc.models.mlp(20, 64, 3), or one of your own init and apply"
         )
-    return model
+    return model if model.rounds is None else replace(model, init=_made_anew(model, called))
+
+
+FIRST_SEED = 0
+"""Under which a model is made whose weights do not count."""
+
+
+def _made_anew(model: Model, called: Callable[[], Model]) -> Callable[[Any], Any]:
+    """The model's `init`, with the module made by a seed of the key's.
+
+    `fedbc.torch.model(Net())` starts from the weights that this Net has. In a file such a Net is made anew in every
+    process, with other weights each time: methods and seeds would not start where the run's seed says.
+    """
+
+    def init(key: Any) -> Any:
+        if isinstance(key, jax.core.Tracer):  # somebody asks for shapes
+            return model.init(key)
+        seed = int(np.asarray(jax.random.bits(key)))
+        return _seeded(seed, called).init(key)
+
+    return init
+
+
+def _seeded(seed: int, make: Callable[[], Any]) -> Any:
+    """What is made under PyTorch's seed, if PyTorch is there, whose random numbers go on afterwards as before."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return make()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()
 
 
 def _function(path: Path, function: str) -> Any:
