@@ -25,6 +25,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import jax
 
 from fedbc.algorithms.finetune import FineTune
+from fedbc.algorithms.ranges import Limits
 from fedbc.algorithms.solver import Part, Rate, Solver
 from fedbc.errors import InputError
 
@@ -235,6 +236,13 @@ class Algorithm(ABC):
 
         A deployment's server asks this of arrays that have the right shapes and are finite, before it adds them.
         """
+
+    def ranges(self, limits: Limits) -> Any:
+        """How large each part of the summand can be, in the form of the summand (`fedbc.algorithms.ranges`).
+
+        None, the default, declares nothing: such a method cannot be summed securely.
+        """
+        return None
 
     def check_population(self, devices: int) -> None:  # noqa: B027 (a hook that most methods leave empty)
         """Raise an InputError if a hyper-parameter does not fit a federation of this many devices."""

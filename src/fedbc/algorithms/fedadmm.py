@@ -24,15 +24,16 @@ where training starts, and devices that never took part do not hold z at z^0.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedbc import checks, trees
-from fedbc.algorithms import solver, weighted
+from fedbc.algorithms import latest, solver, weighted
 from fedbc.algorithms.base import Context, Finished, Params, Scalar, parameter
 from fedbc.algorithms.descending import Descending
+from fedbc.algorithms.ranges import Limits, Vector
 from fedbc.algorithms.solver import Rate
 
 
@@ -83,6 +84,11 @@ class FedADMM(Descending):
     def check_summand(self, summand: weighted.Mean, examples: int) -> None:
         """The device counts once."""
         weighted.check_weight("uniform", summand.weight, examples)
+
+    def ranges(self, limits: Limits) -> Any:
+        """a_i - old a_i = (x_i - old x_i) + (x_i - z), and 1"""
+        change: Any = Vector(latest.CHANGES * limits.clip)
+        return weighted.Mean(change, weighted.weight_range("uniform", limits))  # type: ignore[arg-type]
 
     def init_server(self, params: Params) -> Server:
         """z = z^0"""

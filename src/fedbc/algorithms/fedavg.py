@@ -11,12 +11,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from fedbc import trees
 from fedbc.algorithms import solver, weighted
 from fedbc.algorithms.base import Context, Finished, LocalProblem, Params, Scalar, parameter
 from fedbc.algorithms.descending import PlainSteps
+from fedbc.algorithms.ranges import Limits
 from fedbc.algorithms.solver import Rate
 
 
@@ -47,6 +48,10 @@ class FedAvg(PlainSteps):
     def check_summand(self, summand: weighted.Mean, examples: int) -> None:
         """Its weight is that of its examples."""
         weighted.check_weight(self.weights, summand.weight, examples)
+
+    def ranges(self, limits: Limits) -> Any:
+        """w (x_i - z) and w"""
+        return weighted.ranges(self.weights, limits)
 
     def init_server(self, params: Params) -> Params:
         """The server keeps z alone."""

@@ -39,6 +39,7 @@ from fedbc.algorithms.base import Context, Duals, Finished, LocalProblem, Loss, 
 from fedbc.algorithms.descending import PlainSteps
 from fedbc.algorithms.latest import Latest
 from fedbc.algorithms.multiplied import Total, check_share
+from fedbc.algorithms.ranges import Limits
 from fedbc.algorithms.solver import Rate
 from fedbc.errors import InputError
 
@@ -114,6 +115,15 @@ class FedBC(PlainSteps):
         """An honest share; of a change alone nothing is known."""
         if isinstance(summand, Total):
             check_share(summand, self.lambda_min, self.lambda_max)
+
+    def ranges(self, limits: Limits) -> Any:
+        """Those of the share (lambda_i x_i, lambda_i, x_i, 1)."""
+        if self.lambda_max == math.inf:
+            raise InputError(
+                f"{self.name}: the part 'weight', lambda_i, has no declared range for a secure sum: give a finite "
+                "lambda_max" + (", and bounds='given'" if self.bounds == "theory" else "")
+            )
+        return multiplied.ranges(limits, self.lambda_min, self.lambda_max, changes=self.server == "all")
 
     def init_server(self, params: Params) -> Params | multiplied.Everyone:
         """The server keeps z; for server="all" also what the devices sent."""

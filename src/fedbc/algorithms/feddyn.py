@@ -22,7 +22,7 @@ limit of small alpha: h/alpha, the sum of all moves so far, does not depend on a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,7 @@ from fedbc import checks, trees
 from fedbc.algorithms import solver, weighted
 from fedbc.algorithms.base import Context, Finished, Params, Scalar, parameter
 from fedbc.algorithms.descending import Descending
+from fedbc.algorithms.ranges import Limits
 from fedbc.algorithms.solver import Rate
 
 
@@ -75,6 +76,10 @@ class FedDyn(Descending):
     def check_summand(self, summand: weighted.Mean, examples: int) -> None:
         """The device counts once."""
         weighted.check_weight("uniform", summand.weight, examples)
+
+    def ranges(self, limits: Limits) -> Any:
+        """x_i - z, and 1"""
+        return weighted.ranges("uniform", limits)
 
     def init_server(self, params: Params) -> Server:
         """h = 0"""

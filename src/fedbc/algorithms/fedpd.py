@@ -25,7 +25,7 @@ from the optimum, since Σ lambda_i = 0 holds over all devices, not over a sampl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,7 @@ from fedbc import checks, trees
 from fedbc.algorithms import latest, solver
 from fedbc.algorithms.base import Context, Finished, Params, Scalar, parameter
 from fedbc.algorithms.descending import Descending
+from fedbc.algorithms.ranges import Limits
 from fedbc.algorithms.solver import Rate
 
 
@@ -80,6 +81,10 @@ class FedPD(Descending):
         """It joins once."""
         del examples
         latest.check_senders(summand)
+
+    def ranges(self, limits: Limits) -> Any:
+        """The change of what it sent last."""
+        return latest.ranges(limits)
 
     def init_server(self, params: Params) -> Server:
         """No device has sent anything yet."""

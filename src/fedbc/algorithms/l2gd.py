@@ -39,7 +39,7 @@ The paper has every device take part. Under sampling, z is the mean of the last 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 
@@ -47,6 +47,7 @@ from fedbc import checks, trees
 from fedbc.algorithms import latest, solver
 from fedbc.algorithms.base import Context, Finished, Params, Scalar, parameter
 from fedbc.algorithms.descending import Descending
+from fedbc.algorithms.ranges import Limits
 from fedbc.algorithms.solver import Rate
 
 
@@ -92,6 +93,10 @@ class L2GD(Descending):
         """It joins once."""
         del examples
         latest.check_senders(summand)
+
+    def ranges(self, limits: Limits) -> Any:
+        """The change of what it sent last."""
+        return latest.ranges(limits)
 
     def init_server(self, params: Params) -> Server:
         """No device has sent anything yet."""

@@ -8,13 +8,18 @@ full participation stays one. A device that never took part counts for nothing.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 from fedbc import trees
 from fedbc.algorithms.base import Params, Scalar
+from fedbc.algorithms.ranges import Limits, Number, Vector
 from fedbc.errors import InputError
+
+CHANGES = 4
+"""From one of a device's rounds to its next it may have been away: its change is allowed so many times the norm of
+x - z."""
 
 
 class Latest(NamedTuple):
@@ -38,6 +43,13 @@ def check_senders(change: Latest) -> None:
     """An InputError if a device joins otherwise than once, or not at all."""
     if float(change.senders) not in (0, 1):
         raise InputError(f"it joins as {float(change.senders):g} devices")
+
+
+def ranges(limits: Limits) -> Any:
+    """The ranges of `Latest`: a model that joins is sent as its difference from z, a change as it is."""
+    total: Any = Vector(CHANGES * limits.clip, around="senders")
+    senders: Any = Number(0, 1)
+    return Latest(total, senders)
 
 
 def add(kept: Latest, total: Latest) -> Latest:

@@ -13,7 +13,7 @@ of the last x_i of all devices that took part so far, is formed for reference.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 
@@ -21,6 +21,7 @@ from fedbc import trees
 from fedbc.algorithms import latest, solver
 from fedbc.algorithms.base import Context, Finished, Params, Scalar, parameter
 from fedbc.algorithms.descending import Descending
+from fedbc.algorithms.ranges import Limits
 from fedbc.algorithms.solver import Rate
 
 
@@ -72,6 +73,10 @@ class LocalOnly(Descending):
         """It joins once."""
         del examples
         latest.check_senders(summand)
+
+    def ranges(self, limits: Limits) -> Any:
+        """The change of what it sent last."""
+        return latest.ranges(limits)
 
     def init_server(self, params: Params) -> Server:
         """No device has sent anything yet."""

@@ -9,13 +9,14 @@ Where every lambda_i is 0 the mean is 0/0 on paper: the plain mean takes its pla
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 from fedbc import trees
 from fedbc.algorithms import latest
 from fedbc.algorithms.base import Params, Scalar
+from fedbc.algorithms.ranges import Limits, Number, Unused, Vector
 from fedbc.errors import InputError
 
 ROUNDING = 1e-5
@@ -52,6 +53,21 @@ def mean(total: Total) -> Params:
     some = total.weight > 0
     weighted = trees.mean(total.weighted, jnp.where(some, total.weight, 1))
     return trees.where(some, weighted, trees.mean(total.plain, total.devices))
+
+
+def ranges(limits: Limits, low: float, high: float, *, changes: bool) -> Any:
+    """The ranges of a share, or of the change of one: x is sent as its difference from z.
+
+    With lambda_i > 0 the plain mean is never needed, and x_i does not travel a second time.
+    """
+    total: Any
+    if changes:
+        twice = latest.CHANGES * limits.clip
+        moves = Vector(twice * high, around="weight"), Vector(twice, around="devices")
+        total = Total(moves[0], Number(-high, high), moves[1], Number(0, 1))  # type: ignore[arg-type]
+        return latest.Latest(total, Number(0, 1))  # type: ignore[arg-type]
+    plain: Any = Unused("weighted") if low > 0 else Vector(limits.clip, "devices", "devices")
+    return Total(Vector(limits.clip, "weight", "weight"), Number(low, high), plain, Number(1, 1))  # type: ignore[arg-type]
 
 
 def start(z: Params) -> Everyone:

@@ -29,7 +29,7 @@ eta.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,7 @@ import jax.numpy as jnp
 from fedbc import checks, trees
 from fedbc.algorithms import solver, weighted
 from fedbc.algorithms.base import Algorithm, Context, Finished, Loss, Params, Scalar, parameter
+from fedbc.algorithms.ranges import Limits
 from fedbc.algorithms.solver import Rate
 
 
@@ -76,6 +77,10 @@ class PFedMe(Algorithm):
     def check_summand(self, summand: weighted.Mean, examples: int) -> None:
         """Its weight is that of its examples."""
         weighted.check_weight(self.weights, summand.weight, examples)
+
+    def ranges(self, limits: Limits) -> Any:
+        """w (x_i - z) and w"""
+        return weighted.ranges(self.weights, limits)
 
     def init_server(self, params: Params) -> Params:
         """The server keeps z alone."""

@@ -23,7 +23,7 @@ With q = 0, the server's step is FedAvg's mean.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 
@@ -31,6 +31,7 @@ from fedbc import checks, trees
 from fedbc.algorithms import onepass, solver, weighted
 from fedbc.algorithms.base import Context, Finished, Loss, Params, Scalar, parameter
 from fedbc.algorithms.descending import Descending
+from fedbc.algorithms.ranges import Limits, Number, Vector
 from fedbc.algorithms.solver import Rate
 from fedbc.errors import InputError
 
@@ -80,6 +81,16 @@ class QFedAvg(Descending):
         del examples
         if not float(summand.h) >= 0:
             raise InputError(f"its h is {float(summand.h):g}, which must not be negative")
+
+    def ranges(self, limits: Limits) -> Any:
+        """F_i^q L (z - x_i) and h, for losses F_i up to the largest number."""
+        weight, most = weighted.weight_range(self.weights, limits).high, limits.number**self.q
+        lipschitz = 1 / self.lr if self.lipschitz is None else self.lipschitz
+        steepest = limits.number if self.q >= 1 else SMALLEST_LOSS
+        delta: Any = Vector(weight * most * lipschitz * limits.clip)
+        moved = self.q * steepest ** (self.q - 1) * (lipschitz * limits.clip) ** 2 if self.q else 0.0
+        h: Any = Number(0, weight * (moved + lipschitz * most))
+        return Total(delta, h)
 
     def init_server(self, params: Params) -> Params:
         """The server keeps z alone."""

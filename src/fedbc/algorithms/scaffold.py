@@ -23,7 +23,7 @@ estimates by N times the mean n_i of those that took part so far; it is exact fr
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,7 @@ from fedbc.algorithms import onepass, solver, weighted
 from fedbc.algorithms.base import Context, Finished, Loss, Params, Scalar, parameter
 from fedbc.algorithms.descending import Descending
 from fedbc.algorithms.oracle import oracle_of
+from fedbc.algorithms.ranges import Limits, Number, Vector
 from fedbc.algorithms.solver import Rate
 from fedbc.errors import InputError
 
@@ -113,6 +114,13 @@ class SCAFFOLD(Descending):
         joins = float(summand.new_members)
         if joins not in (0, 1) or float(summand.new_weight) != joins * float(summand.weight):
             raise InputError(f"it joins as {joins:g} devices with weight {float(summand.new_weight):g}")
+
+    def ranges(self, limits: Limits) -> Any:
+        """w (x_i - z); c_i+ - c_i has the norm of (z - x_i) / (K eta_l) and of c, K being at least 1."""
+        weight: Any = weighted.weight_range(self.weights, limits)
+        moves: tuple[Any, Any] = Vector(limits.clip, "weight"), Vector(limits.clip / self.lr, "weight")
+        new: tuple[Any, Any] = Number(0, weight.high), Number(0, 1)
+        return Total(moves[0], weight, moves[1], *new)
 
     def init_server(self, params: Params) -> Server:
         """c = 0"""

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 
 from fedbc import trees
 from fedbc.algorithms.base import Context, Finished, Params, Scalar
+from fedbc.algorithms.ranges import Limits
 from fedbc.algorithms.wrapping import Wrapping
 
 Both = dict[str, Any]
@@ -123,6 +124,11 @@ class WithStatistics(Wrapping):
             mean = trees.mean(total.statistics, total.examples)
             statistics = jax.tree.map(_of_type, mean, statistics)
         return Server(self.algorithm.update(server.inner, total.inner, population), statistics)
+
+    def ranges(self, limits: Limits) -> Any:
+        """The method's own; averaged statistics have no declared range."""
+        none: Any = None
+        return Summand(self.algorithm.ranges(limits), none, none)
 
     def check_summand(self, summand: Summand, examples: int) -> None:
         """As the method does."""

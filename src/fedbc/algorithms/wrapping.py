@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from fedbc.algorithms.base import Algorithm, Context, Duals, Loss, Params, Scalar
 from fedbc.algorithms.finetune import FineTune
+from fedbc.algorithms.ranges import Limits
 from fedbc.algorithms.solver import Part, Rate, Solver
 
 
@@ -48,6 +49,10 @@ class Wrapping(Algorithm):
     def refuses(self, part: Part) -> str | None:
         """As the inner method does."""
         return self.algorithm.refuses(part)
+
+    def ranges(self, limits: Limits) -> Any:
+        """As the inner method's, unless the wrapper changes the summand."""
+        return self.algorithm.ranges(limits)
 
     def check_population(self, devices: int) -> None:
         """As the inner method does."""

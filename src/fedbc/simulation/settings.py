@@ -8,13 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from fedbc import checks
 from fedbc.algorithms.base import Algorithm
 from fedbc.algorithms.domains import Domain, GivenDomain, domain_from
 from fedbc.algorithms.finetune import FineTune
 from fedbc.algorithms.keeping import Keeping
 from fedbc.algorithms.optimizers import OWN, Given, describe, optimizer_from
+from fedbc.algorithms.ranges import Limits
 from fedbc.algorithms.schedules import GivenSchedule, completed, schedule_from
+from fedbc.algorithms.secured import Parts, Secured
 from fedbc.algorithms.solver import Solver
 from fedbc.algorithms.statistics import WithStatistics
 from fedbc.data.federation import Federation
@@ -26,8 +30,11 @@ from fedbc.simulation.amounts import OnePerDevice, canonical
 from fedbc.simulation.ending import Ending
 from fedbc.simulation.evaluation import DEFAULT, EVALUATIONS
 from fedbc.simulation.fit import check_fit
+from fedbc.simulation.shapes import Shapes
 from fedbc.simulation.stopping import Stopping
 
+LARGEST_NUMBER = 1e4
+"""The most that a diagnostic, such as a loss, can be in a secure sum."""
 SCHEDULED = ("lr_schedule", "dual_schedule")
 
 
@@ -59,6 +66,8 @@ class Settings:
     lr_schedule: GivenSchedule = None
     dual_schedule: GivenSchedule = None
     unseen: float | Sequence[int] | None = None
+    secure: bool = False
+    secure_clip: float = 10.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epochs", canonical("epochs", self.epochs))
@@ -79,6 +88,9 @@ class Settings:
         checks.number("weight_decay", self.weight_decay, at_least=0)
         if not isinstance(self.keep_optimizer, bool):
             raise InputError(f"keep_optimizer={self.keep_optimizer!r} is not accepted: give True or False")
+        if not isinstance(self.secure, bool):
+            raise InputError(f"secure={self.secure!r} is not accepted: give True or False")
+        checks.number("secure_clip", self.secure_clip, above=0)
         if self.epsilon is not None:
             object.__setattr__(self, "epsilon", checks.one_or_more("epsilon", self.epsilon, at_least=0))
         if self.check_every is not None:
@@ -139,6 +151,15 @@ class Settings:
             return given
         # A single device's statistics are those of all.
         return WithStatistics(given, averaged=self.pooled or model.statistics == "averaged")
+
+    def securely(self, algorithm: Algorithm, model: Model, federation: Federation) -> Algorithm:
+        """The method with what a secure sum does to its summands, if that is wanted; it comes after `give`."""
+        if not self.secure:
+            return algorithm
+        largest = int(np.max(federation.train.sizes))
+        limits = Limits(self.secure_clip, largest, LARGEST_NUMBER)
+        parts = Parts(algorithm, Shapes.of(algorithm, model).summand, limits, self.sample or federation.devices)
+        return Secured(algorithm, parts)
 
     def described(self) -> dict[str, Any]:
         """Plain values, for a specification."""

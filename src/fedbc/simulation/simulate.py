@@ -75,6 +75,8 @@ def simulate(
     lr_schedule: str | Mapping[str, Any] | Schedule | None = None,
     dual_schedule: str | Mapping[str, Any] | Schedule | None = None,
     unseen: float | Sequence[int] | None = None,
+    secure: bool = False,
+    secure_clip: float = 10.0,
     initial: Any = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 20,
@@ -120,6 +122,9 @@ def simulate(
     dual_schedule: the same for FedBC's dual_lr.
     unseen: keep devices out of training, a list of them or a share drawn by `seed`, and measure z on their test sets,
         in columns of their own; `fedbc.personalize` then gives them models, too.
+    secure: clip and round what devices contribute, as a deployment with secure aggregation does, to see what it costs;
+        `clipped` in `devices` counts the parts of a device's contribution that were out of range. Nothing is encrypted.
+    secure_clip: the norm to which a device's x_i - z is clipped there.
     initial: start from another run's end, a result or the folder of a run, or from a model's parameters. Of a run with
         the same algorithm the server's and the devices' states are kept; there may be more devices now, which join.
         None is a model drawn by `seed`.
@@ -142,6 +147,8 @@ def simulate(
         lanes,
         validation,
         unseen=unseen,
+        secure=secure,
+        secure_clip=secure_clip,
         steps=cast(Any, steps),
         target_accuracy=target_accuracy,
         patience=patience,
@@ -203,12 +210,13 @@ class Simulation:
             federation = data.pooled(federation)
         told = checksum(given, self.machines)
         self.machines.agree("federation", f"{given.name}, {given.devices} devices, checksum {told}")
+        whole = federation
         federation = keep_own(federation, self.machines)
         seed, sample = settings.seed, settings.sample
         lanes = Lanes(min(settings.lanes or runtime.default_lanes(), sample or federation.devices), threads=not debug)
 
         domain = settings.solver.domain
-        described, algorithm = algorithm, settings.give(algorithm, model)
+        described, algorithm = algorithm, settings.securely(settings.give(algorithm, model), model, whole)
         self.algorithm, self.model, self.federation = algorithm, model, federation
         self.settings, self.debug = settings, debug
         batching = Batching(settings.batch_size, settings.epochs, algorithm.batches, settings.steps)
