@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,6 +24,10 @@ class Diverged(FedBCError, ArithmeticError):
         self.round = round
         self.device = device
         self.result = result
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process gets the words: the result is in the run's folder.
+        return functools.partial(Diverged, str(self), round=self.round, device=self.device), ()
 
 
 class RunsFailed(FedBCError, RuntimeError):

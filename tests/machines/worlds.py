@@ -1,7 +1,6 @@
 """Real processes that share a run on loopback: each runs this file with its work and its place."""
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -112,7 +111,6 @@ def scaffold(rounds, folder, on_round=None):
     print(result.history[["global_accuracy", "global_loss"]].iloc[-1].to_json())
 
 
-LAST = ["global_accuracy", "global_loss"]
 ON_RAY = {
     "algorithm": {"name": "scaffold"},
     "data": {"name": "synthetic", "devices": 6},
@@ -121,8 +119,9 @@ ON_RAY = {
 
 
 def on_ray(folder):
-    """A run on two of Ray's processes, of which one is killed after the first checkpoint."""
+    """`fedbc run` on two of Ray's processes, of which one is killed after the first checkpoint."""
     import fedbc
+    from fedbc.cli import main
     from fedbc.simulation import checkpoints
 
     killed = []
@@ -136,14 +135,11 @@ def on_ray(folder):
         killed.append(own[-1])
 
     threading.Thread(target=kill_one, daemon=True).start()
-    spec = fedbc.RunSpec(**ON_RAY)
-    results = fedbc.runs.run_on_ray(
-        [spec], Path(folder) / "run", ray="local", machines=2, checkpoint_every=5, quiet=True
-    )
-    result = results["scaffold"]
-    told = {"spec": ON_RAY, "killed": len(killed), "rounds": result.rounds}
-    told |= {"last": result.history[LAST].iloc[-1].tolist(), "participants": sorted(result.participants.tolist())}
-    print(json.dumps(told))
+    os.chdir(folder)
+    Path("spec.toml").write_text(fedbc.RunSpec(**ON_RAY).to_toml())
+    arguments = "run --config spec.toml --out run --checkpoint-every 5 --tensorboard board --ray local --machines 2"
+    main(arguments.split())
+    assert len(killed) == 1
 
 
 def _descends(pid):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +18,8 @@ from fedbc.cli.errors import Stopped
 from fedbc.cli.explain import GroupedCommand
 from fedbc.drawing import need
 from fedbc.errors import InputError, Interrupted
+from fedbc.machines import here
 from fedbc.runs import CATALOG, OWN, USUAL_MODEL, RunSpec, read_toml
-from fedbc.trackers import Tracker
 
 
 @click.command(
@@ -59,6 +60,7 @@ def run_command(
     machines: str | None,
     machine: int | None,
     meet: str | None,
+    ray: str | None,
     **values: Any,
 ) -> None:
     """Run one or several ALGORITHMs (default fedbc) on one federation.
@@ -71,7 +73,8 @@ def run_command(
     The paper's symbols: --lr is beta, --dual-lr is alpha (lr_lambda), --tolerance is gamma, --epochs is E (K for
     full-batch descent), --sample is the number of devices in S_t.
     """
-    world = sharing.join(machines, machine, meet)
+    placed = sharing.on_ray(ray, machines, machine, meet)
+    world = sharing.join(machines, machine, meet) if ray is None else here()
     wanted = tracking.Wanted.of_options(tensorboard, mlflow, wandb, wandb_project)
     with contextlib.ExitStack() as stack:
         specs = {}
@@ -83,12 +86,10 @@ def run_command(
             specs = specifications(algorithms, data_name, model_name, config, values)
             parent = out or stack.enter_context(runs.reserved_folder(specs))
 
-        def track(folder: runs.RunFolder, spec: runs.RunSpec) -> list[Tracker]:
-            wanted.check()
-            return wanted.trackers(folder.path, spec, parent)
-
+        track = functools.partial(wanted.of_run, parent.resolve())
         hush = quiet or as_json
         how: runs.How = {"checkpoint_every": checkpoint_every, "track": track, "debug": debug, "quiet": hush}
+        how |= {"ray": ray, "machines": placed}
         stack.enter_context(_stopping(parent))
         if resume is not None:
             results = runs.resume(parent, rounds=options.given(values, "run", "").get("rounds"), **how)

@@ -19,6 +19,12 @@ AUTO = "auto"
 def options(command: F) -> F:
     """A command's options that say which machines share a run."""
     for option in (
+        click.option(
+            "--ray",
+            metavar="ADDRESS",
+            help="Let --machines N processes of a Ray cluster share the run, which start anew if one dies; `local` "
+            "starts Ray on this machine.",
+        ),
         click.option("--meet", metavar="HOST:PORT", help="Where they meet: an address of machine 0."),
         click.option("--machine", type=click.IntRange(0), help="Which of them this is, from 0."),
         click.option(
@@ -31,6 +37,23 @@ def options(command: F) -> F:
     return command
 
 
+def on_ray(ray: str | None, machines: str | None, machine: int | None, meet: str | None) -> int:
+    """How many machines Ray is to start; 1 where it is not asked for."""
+    if ray is None:
+        return 1
+    if machine is not None or meet is not None:
+        raise InputError(f"--ray {ray} takes no --machine and --meet: Ray places the machines")
+    if machines is None:
+        raise InputError(f"--ray {ray} needs --machines N: how many processes share the run")
+    return _number(machines)
+
+
+def _number(machines: str) -> int:
+    if not machines.isdecimal() or int(machines) < 1:
+        raise InputError(f"machines={machines!r} is not accepted: give a whole number, or auto")
+    return int(machines)
+
+
 def join(machines: str | None, machine: int | None, meet: str | None) -> Machines:
     """Join the machines, if there are several."""
     if machines is None:
@@ -41,8 +64,9 @@ def join(machines: str | None, machine: int | None, meet: str | None) -> Machine
         if machine is not None or meet is not None:
             raise InputError("machines='auto' takes no --machine and --meet: the launcher tells them")
         return join_machines()
-    if not machines.isdecimal() or int(machines) < 1:
-        raise InputError(f"machines={machines!r} is not accepted: give a whole number, or auto")
+    count = _number(machines)
     if machine is None or meet is None:
-        raise InputError(f"--machines {machines} needs --machine (which this is, from 0) and --meet HOST:PORT")
-    return join_machines(meet, machine, int(machines))
+        raise InputError(
+            f"--machines {machines} needs --machine (which this is, from 0) and --meet HOST:PORT, or --ray"
+        )
+    return join_machines(meet, machine, count)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from fedbc.errors import InputError
-from fedbc.runs import RunSpec
+from fedbc.runs import RunFolder, RunSpec
 from fedbc.trackers import MLflow, TensorBoard, Tracker, WandB
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -55,10 +55,11 @@ class Wanted:
         for tracker in self.named("", {}):
             tracker.check()
 
-    def trackers(self, folder: Path, spec: RunSpec, parent: Path) -> list[Tracker]:
-        """Those for the run in a folder, named after it; `parent` is the folder of all runs of the command."""
-        name = parent.resolve().name
-        return self.named(name if folder == parent else f"{name}-{folder.name}", spec.to_dict(), folder)
+    def of_run(self, parent: Path, folder: RunFolder, spec: RunSpec) -> list[Tracker]:
+        """Those for a run, named after its folder; `parent` is the folder of all runs of the command."""
+        self.check()
+        own = folder.path.resolve()
+        return self.named(parent.name if own == parent else f"{parent.name}-{own.name}", spec.to_dict(), folder.path)
 
     def named(self, name: str, config: Mapping[str, Any], memory: Path | None = None) -> list[Tracker]:
         """Those for a run of this name."""

@@ -8,7 +8,6 @@ from fedbc.runs.listing import delete, list_runs
 from fedbc.runs.loading import load
 from fedbc.runs.many import Sweep, flatten, read_sweep, run_missing, sweep
 from fedbc.runs.methods import MethodRuns
-from fedbc.runs.on_machines import run_on_ray
 from fedbc.runs.outcome import CallEachRound, Observer, Outcome
 from fedbc.runs.own import OWN
 from fedbc.runs.pool import Job, do_jobs, tell_round
@@ -55,7 +54,6 @@ __all__ = [
     "run",
     "run_methods",
     "run_missing",
-    "run_on_ray",
     "state_of",
     "sweep",
     "tell_round",

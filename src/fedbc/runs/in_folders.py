@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any, TypedDict, Unpack
 from fedbc import checks, progress, storage
 from fedbc.errors import InputError
 from fedbc.machines import here
+from fedbc.runs import on_machines
 from fedbc.runs.execute import begin, execute_in
-from fedbc.runs.outcome import CallEachRound, Observer
+from fedbc.runs.outcome import CallEachRound, Observer, Row
 from fedbc.runs.spec import Problem, RunSpec
 from fedbc.simulation.result import Result, RunFolder
 from fedbc.trackers import Tracker
@@ -31,6 +33,8 @@ class How(TypedDict, total=False):
     track: Track | None
     debug: bool
     quiet: bool
+    ray: str | None
+    machines: int
 
 
 def run(spec: RunSpec, out: str | Path | None = None, **how: Unpack[How]) -> Result:
@@ -39,7 +43,8 @@ def run(spec: RunSpec, out: str | Path | None = None, **how: Unpack[How]) -> Res
     out: the folder, a new one; below runs/, named after algorithm and data, if not given.
     how: `checkpoint_every` keeps the whole state every so many rounds (20); `on_round` is called with each row of
         history; `track` makes the run's trackers from its folder and specification; `debug` compiles nothing; `quiet`
-        shows no progress.
+        shows no progress; `ray` is the address of a Ray cluster of which so many `machines` share the run, and start
+        anew from the checkpoint if one of them dies ("local" starts Ray on this machine). All of them see the folder.
     """
     (result,) = run_methods([spec], out, **how).values()
     return result
@@ -116,12 +121,35 @@ def _run_each(
     track: Track | None = None,
     debug: bool = False,
     quiet: bool = False,
+    ray: str | None = None,
+    machines: int = 1,
 ) -> dict[str, Result]:
     """Run each in its folder, one after the other; everything is checked before anything is written.
 
     anew: the folder that must not exist yet; None goes on with runs that were begun.
     """
     checks.integer("checkpoint_every", checkpoint_every, at_least=1)
+    work = functools.partial(_run_here, checkpoint_every=checkpoint_every, track=track, debug=debug)
+    if ray is not None:
+        if anew is not None:
+            storage.refuse_existing(anew)
+        return _share(jobs, anew, work, ray=ray, machines=machines, on_round=on_round, quiet=quiet)
+    if machines != 1:
+        raise InputError(f"machines={machines} needs ray=ADDRESS; without Ray, each machine calls fedbc.machines.join")
+    return work(jobs, anew, on_round=on_round, quiet=quiet)
+
+
+def _run_here(
+    jobs: Jobs,
+    anew: Path | None,
+    *,
+    checkpoint_every: int,
+    on_round: OnRound | None = None,
+    track: Track | None,
+    debug: bool,
+    quiet: bool,
+) -> dict[str, Result]:
+    """In this process, with the machines that it joined."""
     machines = here()
     problems = machines.together("build the run", lambda: _build(jobs))
     for name, (_, spec) in jobs.items():
@@ -144,6 +172,43 @@ def _run_each(
                 trackers=trackers[name],
             ).finished()
     return results
+
+
+def _share(
+    jobs: Jobs,
+    anew: Path | None,
+    work: Callable[..., object],
+    *,
+    ray: str,
+    machines: int,
+    on_round: OnRound | None,
+    quiet: bool,
+) -> dict[str, Result]:
+    """By processes on a Ray cluster; this one tells how far they are."""
+    placed = {name: (RunFolder(folder.path.resolve()), spec) for name, (folder, spec) in jobs.items()}
+    go_on = functools.partial(_go_on, placed, anew.resolve() if anew is not None else None, work)
+    with progress.shown(quiet=quiet) as display:
+        display.say(f"Ray starts {machines} machines")
+
+        def tell(name: str, spec: RunSpec) -> Callable[[Row], None]:
+            bar = functools.cache(lambda: display.run(name, spec.settings()[0]))  # there when the run begins
+
+            def on_row(row: Row) -> None:
+                bar()(row)
+                if on_round is not None:
+                    on_round(row)
+
+            return on_row
+
+        told = {folder: tell(name, spec) for name, (folder, spec) in placed.items()}
+        on_machines.share(go_on, told, ray=ray, machines=machines, say=display.say)
+    return {name: folder.read() for name, (folder, _) in jobs.items()}
+
+
+def _go_on(jobs: Jobs, anew: Path | None, work: Callable[..., object]) -> None:
+    """On one of the machines: begin, or go on with what was begun before one of them died."""
+    begun = here().any(any(folder.is_one for folder, _ in jobs.values()))[0]
+    work(jobs, None if begun else anew, quiet=True)
 
 
 def _make_folders(parent: Path, jobs: Jobs) -> None:

@@ -2,87 +2,97 @@
 
 from __future__ import annotations
 
+import math
+import os
 import socket
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedbc import checks, progress
-from fedbc.errors import FedBCError, InputError, MachineLost
-from fedbc.runs.in_folders import resume, run_methods
-from fedbc.runs.pool import ray_cluster
-from fedbc.runs.spec import RunSpec
-from fedbc.simulation.result import Result, RunFolder
+from fedbc.errors import FedBCError, MachineLost
+from fedbc.runs.live import Follower
+from fedbc.runs.outcome import Row
+from fedbc.runs.pool import enter, ray_cluster
+from fedbc.simulation.result import RunFolder
 
 ATTEMPTS = 3
 """How often machines are started that do not get a round further, before that is given up."""
+LOOK_SECONDS = 0.5
+"""How often the process that waits for the machines looks how far they are."""
+Told = Mapping[RunFolder, Callable[[Row], None]]
+"""Who is told each round of a folder's run."""
 
 
-def run_on_ray(
-    specs: Sequence[RunSpec],
-    out: str | Path,
-    *,
-    ray: str,
-    machines: int,
-    checkpoint_every: int = 20,
-    quiet: bool = False,
-) -> dict[str, Result]:
-    """Run methods on one federation, each shared by machines of a Ray cluster; the results by name, as `run_methods`.
+def share(work: Callable[[], object], told: Told, *, ray: str, machines: int, say: Callable[[str], None]) -> None:
+    """Let machines of a Ray cluster do one work together, which begins runs in their folders or goes on with them.
 
+    work: what each of them does once they have joined; can be sent to another process.
     ray: the cluster's address; "local" starts Ray on this machine.
-    machines: how many processes share a run, on nodes of their own where there are as many.
-    out: a folder that all of them see. A machine that dies costs the rounds since the last checkpoint.
+    machines: how many processes share the work, on nodes of their own where there are as many.
     """
     checks.integer("machines", machines, at_least=1)
-    if not specs:
-        raise InputError("specs=[] is not accepted: give at least one specification")
-    folder = Path(out).resolve()
-    if folder.exists():
-        raise InputError(f"out={str(folder)!r} exists already: give another folder")
-    rounds = {str(s.algorithm["name"]): s.settings()[0] for s in specs}
-    with ray_cluster(ray, lanes=None) as library, progress.shown(quiet=quiet) as display:
+    followed = [_Followed(folder, function) for folder, function in told.items()]
+
+    def look() -> None:
+        for one in followed:
+            one.look()
+
+    with ray_cluster(ray, lanes=None) as library:
         attempts, before = 0, ""
-        while not _is_done(folder, rounds):
+        while True:
             try:
-                _once(library, list(specs), folder, machines, checkpoint_every)
+                _once(library, work, machines, look)
+                return look()
             except MachineLost as error:
-                state = _state(folder)
+                state = _state(told)
                 attempts = 1 if state != before else attempts + 1
                 before = state
                 if attempts >= ATTEMPTS:
                     raise
-                display.say(f"{error}; the machines start again from {state or 'the beginning'}")
-    return {found.read_spec()["algorithm"]["name"]: found.read() for found in RunFolder.find(folder)}
+                say(f"{error}; the machines start again from {state or 'the beginning'}")
 
 
-def _is_done(folder: Path, rounds: dict[str, int]) -> bool:
-    if not folder.is_dir():
-        return False
-    done = {str(f.read_spec()["algorithm"]["name"]) for f in RunFolder.find(folder) if f.is_finished}
-    return done >= rounds.keys()
+class _Followed:
+    """Tells the rounds of a run that others do, each once, though the machines may do some of them again."""
+
+    def __init__(self, folder: RunFolder, function: Callable[[Row], None]) -> None:
+        self.follower, self.function = Follower(folder), function
+        self.last = self._read()[-1:]
+
+    def _read(self) -> list[Row]:
+        self.follower.refresh()
+        return [*self.follower.rows]
+
+    def look(self) -> None:
+        """Tell what is new."""
+        last = self.last[0]["round"] if self.last else 0
+        for row in self._read():
+            if row["round"] > last:
+                # The live history has null where a number is not finite.
+                self.function({key: math.nan if value is None else value for key, value in row.items()})
+                self.last = [row]
 
 
-def _state(folder: Path) -> str:
+def _state(told: Told) -> str:
     """What the checkpoints are, in words: it changes when the machines get further."""
-    return ", ".join(sorted(path.name for path in folder.rglob("checkpoint*"))) if folder.is_dir() else ""
+    folders = [folder for folder in told if folder.path.is_dir()]
+    return ", ".join(sorted(file.name for folder in folders for file in folder.path.glob("checkpoint*")))
 
 
-def _once(library: Any, specs: list[RunSpec], folder: Path, machines: int, checkpoint_every: int) -> None:
+def _once(library: Any, work: Callable[[], object], machines: int, look: Callable[[], None]) -> None:
     """Start the machines and wait for them; MachineLost if one of them dies."""
     remote = library.remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(_Machine)
     actors = [remote.remote() for _ in range(machines)]
     try:
         address = library.get(actors[0].address.remote())
-        work = [
-            actor.run.remote(address, index, machines, specs, str(folder), checkpoint_every)
-            for index, actor in enumerate(actors)
-        ]
-        waiting = list(work)
+        waiting = [actor.run.remote(address, index, machines, os.getcwd(), work) for index, actor in enumerate(actors)]
         while waiting:
-            ended, waiting = library.wait(waiting, num_returns=1)
-            error = library.get(ended[0])
-            if error is not None:
-                raise error
+            ended, waiting = library.wait(waiting, num_returns=1, timeout=LOOK_SECONDS)
+            look()
+            for one in ended:
+                error = library.get(one)
+                if error is not None:
+                    raise error
     except library.exceptions.RayActorError as error:
         raise MachineLost(f"a machine died: {str(error).splitlines()[0]}") from None
     finally:
@@ -101,20 +111,15 @@ class _Machine:
             free.bind(("", 0))
             return f"{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"
 
-    def run(
-        self, address: str, index: int, count: int, specs: list[RunSpec], folder: str, checkpoint_every: int
-    ) -> FedBCError | None:
-        """Join, and run or go on; the error, if it is one of fedbc's."""
+    def run(self, address: str, index: int, count: int, folder: str, work: Callable[[], object]) -> FedBCError | None:
+        """Join, and do the work; the error, if it is one of fedbc's."""
         from fedbc.machines import join
 
         progress.silence()
+        enter(folder)
         try:
-            world = join(address, index, count)
-            begun = world.any(Path(folder).is_dir())[0]
-            if begun:
-                resume(folder, checkpoint_every=checkpoint_every, quiet=True)
-            else:
-                run_methods(specs, folder, checkpoint_every=checkpoint_every, quiet=True)
+            join(address, index, count)
+            work()
         except FedBCError as error:
             return error
         return None

@@ -8,6 +8,7 @@ import itertools
 import multiprocessing
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -170,8 +171,8 @@ def _one_of_many(work: Callable[[], Line]) -> Line:
 def _on_ray(jobs: Sequence[Job], address: str, bars: progress.SweepBars) -> Iterator[Line]:
     """The same on a Ray cluster."""
     with ray_cluster(address, lanes=1) as ray:
-        remote = ray.remote(num_cpus=1, max_retries=1)(_one_of_many)
-        tasks = {remote.remote(job.work): job for job in jobs}
+        remote = ray.remote(num_cpus=1, max_retries=1)(_on_node)
+        tasks = {remote.remote(os.getcwd(), job.work): job for job in jobs}
         while tasks:
             (ended,), _ = ray.wait(list(tasks), num_returns=1)
             job = tasks.pop(ended)
@@ -183,15 +184,44 @@ def _on_ray(jobs: Sequence[Job], address: str, bars: progress.SweepBars) -> Iter
             yield line
 
 
+def _on_node(folder: str, work: Callable[[], Line]) -> Line:
+    enter(folder)
+    return _one_of_many(work)
+
+
+def enter(folder: str) -> None:
+    """Go where the process is that asked Ray, if the node has such a folder: paths are meant from there."""
+    with contextlib.suppress(OSError):
+        os.chdir(folder)
+
+
+def _knock(address: str) -> None:
+    """An InputError if nobody answers at a cluster's address: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():  # "local", "auto", or for Ray to judge
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"ray={address!r} is not accepted: nobody answers there ({reason})") from None
+
+
 @contextlib.contextmanager
 def ray_cluster(address: str, *, lanes: int | None) -> Iterator[Any]:
     """Ray, connected to a cluster, whose processes have so many lanes; "local" starts it on this machine."""
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns that it is going to be so
     try:
         import ray
     except ImportError:
         raise InputError("--ray needs Ray: pip install 'fedbc[ray]'") from None
     environment = {"env_vars": {"FEDBC_LANES": str(lanes)}} if lanes is not None else {}
-    ray.init(address=None if address == "local" else address, runtime_env=environment, log_to_driver=False)
+    where = {"include_dashboard": False} if address == "local" else {"address": address}
+    _knock(address)
+    try:
+        ray.init(**where, runtime_env=environment, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, ValueError) as error:
+        raise InputError(f"ray={address!r} is not accepted: {str(error).splitlines()[0]}") from None
     try:
         yield ray
     finally:
