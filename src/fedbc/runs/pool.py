@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import logging
 import multiprocessing
 import os
 import signal
@@ -219,7 +220,7 @@ def ray_cluster(address: str, *, lanes: int | None) -> Iterator[Any]:
     where = {"include_dashboard": False} if address == "local" else {"address": address}
     _knock(address)
     try:
-        ray.init(**where, runtime_env=environment, log_to_driver=False, logging_level="ERROR")
+        ray.init(**where, runtime_env=environment, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError) as error:
         raise InputError(f"ray={address!r} is not accepted: {str(error).splitlines()[0]}") from None
     try:
