@@ -1,116 +1,264 @@
-"""Personalisation on draws of the synthetic data, beside methods that are tuned on validation data.
+"""Personalisation beside methods that are tuned on validation data.
 
-    python benchmarks/personalisation.py results.jsonl --draws 1,2,3,4,5 --seeds 0,1,2
+    python benchmarks/personalisation.py results/personalisation.jsonl synthetic --draws 1,2,3,4,5 --seeds 0,1,2
 
-One line of JSON per run; what the file holds is not run again. Each method's setting is the one with the best local
-accuracy on a fifth of the training examples, seed 0 (FedBC, which gives z, also by its global accuracy); then it is
-trained on all of them and measured on the test sets. docs/personalisation.md tells the outcome.
+One line of JSON per run; what the file holds is not run again. Every method has as many settings. The one with the best
+local accuracy on a fifth of the training examples, seed 0, is trained on all of them with each seed and measured on the
+test sets. The global model that is personalised is that of the method and setting with the best global accuracy on the
+same held-out examples. docs/personalisation.md tells the outcome.
 """
 
+from __future__ import annotations
+
 import argparse
+import functools
 import json
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import fedbc
-from fedbc import FineTune
+from fedbc import FineTune, progress
+from fedbc.runs.pool import Job, do_jobs
 
-MODEL = fedbc.models.logistic(60, 10)
-GRIDS = {
-    "fedbc": [(fedbc.FedBC(lr=lr, momentum=0.5), None) for lr in (0.01, 0.03)],
+Line = dict[str, Any]
+
+
+def _finetuned(lr, steps, rate):
+    return {"name": "fedavg", "lr": lr, "momentum": 0.5, "fine_tune": {"steps": steps, "lr": rate, "of": "global"}}
+
+
+SMALL = {
+    "fedbc": [
+        {"name": "fedbc", "lr": lr, "momentum": 0.5, "dual_lr": dual}
+        for lr in (0.01, 0.03, 0.1)
+        for dual in (1e-4, 1e-2)
+    ],
     "ditto": [
-        (fedbc.Ditto(lr=0.01, momentum=0.5, personal_lr=lr, penalty=penalty), None)
+        {"name": "ditto", "lr": 0.01, "momentum": 0.5, "personal_lr": lr, "penalty": penalty}
         for lr in (0.03, 0.1)
-        for penalty in (0.001, 0.1)
+        for penalty in (0.001, 0.01, 0.1)
     ],
-    "pfedme": [(fedbc.PFedMe(lr=lr), None) for lr in (0.01, 0.05)],
-    "perfedbc": [(fedbc.PerFedBC(lr=lr), None) for lr in (0.01, 0.03)],
-    "fedavg, fine-tuned": [
-        (fedbc.FedAvg(lr=0.01, momentum=0.5), FineTune(steps=steps, lr=lr, of="global"))
-        for steps in (50, 400)
-        for lr in (0.01, 0.1)
+    "pfedme": [{"name": "pfedme", "lr": lr, "penalty": p} for lr in (0.01, 0.05) for p in (1.0, 5.0, 15.0)],
+    "perfedbc": [
+        {"name": "perfedbc", "lr": lr, "inner_lr": inner} for lr in (0.01, 0.03, 0.1) for inner in (0.01, 0.1)
     ],
-    "localonly": [(fedbc.LocalOnly(lr=lr, momentum=0.5), None) for lr in (0.01, 0.03, 0.1)],
+    "fedavg": [_finetuned(lr, *how) for lr in (0.01, 0.03) for how in ((50, 0.03), (400, 0.03), (400, 0.1))],
+    "localonly": [
+        {"name": "localonly", "lr": lr, "momentum": 0.5, "rounds": rounds}
+        for lr in (0.01, 0.03, 0.1)
+        for rounds in (60, 200)
+    ],
 }
+"""Six settings of each method, for models of a few hundred numbers."""
+
+LARGE = {
+    "fedbc": [{"name": "fedbc", "lr": lr, "momentum": 0.5, "dual_lr": 1e-4} for lr in (0.01, 0.03)],
+    "ditto": [{"name": "ditto", "lr": 0.01, "momentum": 0.5, "personal_lr": 0.01, "penalty": p} for p in (0.1, 1.0)],
+    "pfedme": [{"name": "pfedme", "lr": 0.01, "penalty": p} for p in (1.0, 15.0)],
+    "perfedbc": [{"name": "perfedbc", "lr": lr, "inner_lr": 0.01} for lr in (0.01, 0.03)],
+    "fedavg": [_finetuned(0.01, steps, 0.01) for steps in (100, 400)],
+    "localonly": [{"name": "localonly", "lr": lr, "momentum": 0.5} for lr in (0.01, 0.03)],
+}
+"""Two of each, where a run takes minutes."""
+
+GLOBAL = ("fedbc", "fedavg", "pfedme", "perfedbc")
+"""The methods with a global model of their own; Ditto's is FedAvg's."""
 
 
-class Runs:
-    """What is done, and doing the rest."""
+@dataclass(frozen=True)
+class Task:
+    """A federation's kind, the model, and how it is trained."""
 
-    def __init__(self, file):
-        self.file = Path(file)
-        lines = self.file.read_text().splitlines() if self.file.exists() else []
-        self.known = {line["key"]: line for line in map(json.loads, lines)}
-
-    def get(self, key, compute):
-        if key not in self.known:
-            began = time.perf_counter()
-            self.known[key] = {"key": key, **compute(), "seconds": time.perf_counter() - began}
-            with self.file.open("a") as out:
-                out.write(json.dumps(self.known[key]) + "\n")
-            print(key, {k: v for k, v in self.known[key].items() if k != "key"}, flush=True)
-        return self.known[key]
-
-    def chosen(self, draw, federation, name, by="local"):
-        """The setting that does best on validation data."""
-        tried = [
-            self.get(f"tune {draw} {name} {i}", lambda how=how: scores(simulate(*how, federation, 0, 0.2)))
-            for i, how in enumerate(GRIDS[name])
-        ]
-        return GRIDS[name][int(np.argmax([line[by] for line in tried]))]
+    model: Any
+    federation: Any
+    run: Line
+    grids: dict[str, list[Line]]
+    personal: Line = field(default_factory=dict)
 
 
-def simulate(algorithm, fine_tune, federation, seed, validation=None):
-    how = {"rounds": 200, "epochs": 5, "sample": 10, "evaluate": ("global", "local")}
-    every = 10 if fine_tune is None else 200
-    return fedbc.simulate(
-        algorithm,
-        MODEL,
-        federation,
-        **how,
-        seed=seed,
-        evaluate_every=every,
-        fine_tune=fine_tune,
-        validation=validation,
+def _cifar10(classes, exponent):
+    return Task(
+        fedbc.models.cnn,
+        functools.partial(_images, fedbc.data.cifar10, classes, exponent),
+        {"rounds": 100, "epochs": 1, "sample": 10},
+        LARGE,
     )
 
 
-def scores(result):
-    row = result.summary()
-    return {"global": row["global_accuracy"], "local": row.get("finetuned_accuracy", row["local_accuracy"])}
+def _images(data, classes, exponent, draw):
+    return data(20, classes, exponent, seed=draw)
 
 
-def personalised(federation, algorithm, seed):
-    result = simulate(algorithm, None, federation, seed)
-    personal = fedbc.personalize(result, MODEL, federation)
-    advice = personal.advice
+TASKS = {
+    "synthetic": Task(
+        functools.partial(fedbc.models.logistic, 60, 10),
+        lambda draw: fedbc.data.synthetic(30, 0.5, 0.5, seed=draw),
+        {"rounds": 200, "epochs": 5, "sample": 10},
+        SMALL,
+    ),
+    **{f"cifar10-{c}-{e}": _cifar10(c, e) for c, e in ((3, 1.2), (2, 1.4), (2, 1.2), (3, 1.4), (1, 1.2))},
+    "mnist-2-1.3": Task(
+        fedbc.models.mlp,
+        functools.partial(_images, fedbc.data.mnist, 2, 1.3),
+        {"rounds": 100, "epochs": 1, "sample": 10},
+        LARGE,
+    ),
+}
+
+
+def simulate(task: Task, setting: Line, draw: int, seed: int, **more: Any) -> Any:
+    """One run of a method with a setting."""
+    given = dict(setting)
+    algorithm, tune = fedbc.algorithms.ALGORITHMS[given.pop("name")], given.pop("fine_tune", None)
+    run = {**task.run, "rounds": given.pop("rounds", task.run["rounds"])}
+    return fedbc.simulate(
+        algorithm(**given),
+        task.model(),
+        task.federation(draw),
+        **run,
+        seed=seed,
+        evaluate=("global", "local"),
+        evaluate_every=run["rounds"] if tune else 10,
+        fine_tune=FineTune(**tune) if tune else None,
+        **more,
+    )
+
+
+def measure(name: str, key: str, setting: Line, draw: int, seed: int, validation: float | None) -> Line:
+    """What a run's models get right."""
+    began = time.perf_counter()
+    row = simulate(TASKS[name], setting, draw, seed, validation=validation).summary()
+    local = row.get("finetuned_accuracy", row["local_accuracy"])
     return {
-        "global": scores(result)["global"],
+        "key": key,
+        "setting": setting,
+        "global": row["global_accuracy"],
+        "local": local,
+        "seconds": round(time.perf_counter() - began, 2),
+    }
+
+
+def personalise(name: str, key: str, setting: Line, draw: int, seed: int, unseen: float | None) -> Line:
+    """What the personalised models get right, device by device."""
+    task = TASKS[name]
+    began = time.perf_counter()
+    result = simulate(task, {k: v for k, v in setting.items() if k != "fine_tune"}, draw, seed, unseen=unseen)
+    trained = time.perf_counter()
+    personal = fedbc.personalize(result, task.model(), task.federation(draw), **task.personal)
+    done = time.perf_counter()
+    advice = personal.advice
+    devices = {
+        of: [None if np.isnan(a) else round(float(a), 5) for a in personal.accuracy(of)]
+        for of in ("global", "alone", "personal")
+    }
+    line = {
+        "key": key,
+        "setting": setting,
+        "global": result.summary()["global_accuracy"],
         "z": float(np.nanmean(personal.global_accuracy)),
         "alone": float(np.nanmean(personal.accuracy("alone"))),
         "local": float(np.nanmean(personal.local_accuracy)),
         "gain": int((advice["low"] > 0).sum()),
         "lose": int((advice["high"] < 0).sum()),
+        "tests": personal.test_examples.tolist(),
+        "tolerances": [float(f"{t:.4g}") if np.isfinite(t) else None for t in personal.tolerances],
+        "devices": devices,
+        "train_seconds": round(trained - began, 2),
+        "seconds": round(done - trained, 2),
     }
+    if unseen is not None:
+        late = personal.unseen
+        line["unseen"] = {of: float(np.nanmean(personal.accuracy(of)[late])) for of in devices}
+    return line
 
 
-def main():
+class Runs:
+    """What is done, and doing the rest."""
+
+    def __init__(self, file: str, workers: int | None) -> None:
+        self.file, self.workers = Path(file), workers
+        lines = self.file.read_text().splitlines() if self.file.exists() else []
+        self.known: dict[str, Line] = {line["key"]: line for line in map(json.loads, lines)}
+
+    def do(self, wanted: dict[str, Any], name: str) -> None:
+        """The runs of these keys that are not done."""
+        jobs = [Job(work, key, 1, {"key": key}) for key, work in wanted.items() if key not in self.known]
+        for line in do_jobs(jobs, workers=self.workers, name=name):
+            if "error" in line:
+                raise SystemExit(f"{line['key']}: {line['error']}")
+            self.known[line["key"]] = line
+            with self.file.open("a") as out:
+                out.write(json.dumps(line) + "\n")
+
+    def chosen(self, name: str, draw: int, method: str, by: str) -> Line:
+        """The method's setting that does best on held-out examples."""
+        grid = TASKS[name].grids[method]
+        return grid[int(np.argmax([self.known[tuning(name, draw, method, i)][by] for i in range(len(grid))]))]
+
+    def best_global(self, name: str, draw: int) -> Line:
+        """The setting of any method whose global model does best on held-out examples."""
+        grids = TASKS[name].grids
+        every = [(self.known[tuning(name, draw, m, i)]["global"], s) for m in GLOBAL for i, s in enumerate(grids[m])]
+        return max(every, key=lambda pair: pair[0])[1]
+
+
+def tuning(name: str, draw: int, method: str, number: int) -> str:
+    """The key of a run on validation data."""
+    return f"tune {name} {draw} {method} {number}"
+
+
+def main() -> None:
+    """All of it, in order of need."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results")
+    parser.add_argument("task", choices=TASKS)
     parser.add_argument("--draws", default="1,2,3,4,5")
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--methods", default=",".join(SMALL))
+    parser.add_argument("--workers", type=int)
+    parser.add_argument("--choose-on", type=int, help="make the choices on this draw, for all of them")
+    parser.add_argument("--part", choices=("others", "personal", "unseen"), action="append")
     given = parser.parse_args()
-    runs = Runs(given.results)
-    for seed in map(int, given.seeds.split(",")):
-        for draw in map(int, given.draws.split(",")):
-            federation = fedbc.data.synthetic(30, 0.5, 0.5, seed=draw)
-            best, _ = runs.chosen(draw, federation, "fedbc", by="global")
-            runs.get(f"{draw} {seed} personalised", lambda f=federation, b=best, s=seed: personalised(f, b, s))
-            for name in GRIDS:
-                how = runs.chosen(draw, federation, name)
-                runs.get(f"{draw} {seed} {name}", lambda how=how, f=federation, s=seed: scores(simulate(*how, f, s)))
+    runs, name = Runs(given.results, given.workers), given.task
+    task = TASKS[name]
+    draws, seeds = ([int(n) for n in text.split(",")] for text in (given.draws, given.seeds))
+    methods = given.methods.split(",")
+    parts = given.part or ["others", "personal", "unseen"]
+    with progress.shown(quiet=False):
+        for draw in draws:
+            tuned = draw if given.choose_on is None else given.choose_on
+            wanted = {
+                (key := tuning(name, tuned, method, i)): functools.partial(measure, name, key, setting, tuned, 0, 0.2)
+                for method in methods
+                for i, setting in enumerate(task.grids[method])
+            }
+            runs.do(wanted, f"settings, draw {tuned}")
+            best = runs.best_global(name, tuned)
+            if "others" in parts:
+                wanted = {}
+                for seed in seeds:
+                    for method in methods:
+                        settings = {"local": runs.chosen(name, tuned, method, "local")}
+                        if (
+                            method in GLOBAL
+                            and (other := runs.chosen(name, tuned, method, "global")) != settings["local"]
+                        ):
+                            settings["global"] = other
+                        for by, setting in settings.items():
+                            key = f"{name} {draw} {seed} {method} {by}"
+                            wanted[key] = functools.partial(measure, name, key, setting, draw, seed, None)
+                runs.do(wanted, f"methods, draw {draw}")
+            for part, unseen in (("personal", None), ("unseen", 0.2)):
+                if part in parts:
+                    wanted = {}
+                    for seed in seeds:
+                        key = f"{name} {draw} {seed} {part}"
+                        wanted[key] = functools.partial(personalise, name, key, best, draw, seed, unseen)
+                    runs.do(wanted, f"{part}, draw {draw}")
 
 
 if __name__ == "__main__":

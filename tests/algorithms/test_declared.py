@@ -69,6 +69,7 @@ def test_methods_say_what_their_duals_are():
     assert {name for name, kind in ALGORITHMS.items() if kind().duals(kind().init_device(params, context))} == {
         "fedbc",
         "perfedbc",
+        "besidefedbc",
     }
 
 
@@ -78,7 +79,7 @@ def plain(name):
 
 def test_methods_with_other_steps_take_them_themselves():
     assert {"fedbc", "fedavg", "fedprox"} <= set(filter(plain, ALGORITHMS))
-    assert not {"perfedbc", "perfedavg", "ditto", "scaffold", "qfedavg"} & set(filter(plain, ALGORITHMS))
+    assert not {"perfedbc", "besidefedbc", "perfedavg", "ditto", "scaffold", "qfedavg"} & set(filter(plain, ALGORITHMS))
     assert not fedbc.FedBC(bounds="theory").has_plain_steps
     other = type("Other", (fedbc.FedAvg,), {"step": lambda self, loss, carry, batch: carry})
     assert not other().has_plain_steps

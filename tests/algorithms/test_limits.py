@@ -72,6 +72,20 @@ def test_dittos_global_model_is_fedavgs():
     assert_close(run(fedbc.Ditto(**STEPS)).global_model, run(fedbc.FedAvg(**STEPS)).global_model, 1e-15)
 
 
+def test_personal_models_beside_fedbc_do_not_act_on_it():
+    beside = run(fedbc.BesideFedBC(**STEPS, dual_lr=0.5, personal_lr=0.05))
+    alone = run(fedbc.FedBC(**STEPS, dual_lr=0.5))
+    assert_equal(beside.global_model, alone.global_model)
+    np.testing.assert_array_equal(beside.multipliers, alone.multipliers)
+    assert np.abs(beside.local_models["w"] - alone.local_models["w"]).max() > 1e-3
+
+
+def test_personal_models_beside_fedbc_without_multipliers_are_dittos():
+    """lambda = 0 for good: FedAvg's plain mean, and Ditto's personal models beside it."""
+    beside = run(fedbc.BesideFedBC(**STEPS, dual_lr=0.0, penalty=0.8, personal_lr=0.05))
+    assert_same_models(beside, run(fedbc.Ditto(**STEPS, penalty=0.8, personal_lr=0.05, weights="uniform")))
+
+
 def test_l2gd_without_pull_is_local_training():
     assert_same_models(
         run(fedbc.L2GD(**STEPS, penalty=0.0), everyone=True), run(fedbc.LocalOnly(**STEPS), everyone=True)

@@ -17,6 +17,7 @@ MODEL = fedbc.models.logistic(4, 3)
 SETTINGS = {
     "fedbc": {"lr": 0.1, "dual_lr": 0.5, "momentum": 0.5},
     "perfedbc": {"lr": 0.1, "dual_lr": 0.5, "momentum": 0.5, "inner_lr": 0.2},
+    "besidefedbc": {"lr": 0.1, "dual_lr": 0.5, "momentum": 0.5, "penalty": 0.8, "personal_lr": 0.05},
     "fedavg": {"lr": 0.1, "momentum": 0.5},
     "fedprox": {"lr": 0.1, "momentum": 0.5, "mu": 0.7},
     "qfedavg": {"lr": 0.1, "momentum": 0.5, "q": 1.5},
@@ -46,6 +47,8 @@ BRANCHES = [
     ("perfedbc", {"bounds": "theory"}),
     ("fedbc", {"tolerance": 100.0}),  # every multiplier stays 0: the plain mean
     ("perfedbc", {"inner_steps": 3, "start": "local", "multiplier": 0.5}),
+    ("besidefedbc", {"server": "all", "start": "local"}),
+    ("besidefedbc", {"bounds": "theory", "tolerance": 0.05}),
     ("fedavg", {"weights": "uniform"}),
     ("fedavg", {"weights": "root"}),
     ("fedprox", {"weights": "uniform"}),

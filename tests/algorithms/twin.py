@@ -387,6 +387,20 @@ def fedbc(h: Any, world: World) -> Outcome:
     return fedbc_like(h, world, local)
 
 
+@twin("besidefedbc")
+def besidefedbc(h: Any, world: World) -> Outcome:
+    personal: dict[int, Matrix] = {}
+
+    def local(t: int, i: int, w: Matrix, z: Matrix, lam: float) -> Matrix:
+        batches = world.batches(t, i)
+        v = personal.get(i, z)
+        personal[i] = walk(world, v, batches, h.personal_lr, h.momentum, lambda v: h.penalty * (v - z))
+        return walk(world, w, batches, h.lr, h.momentum, lambda w: 2 * lam * (w - z))
+
+    shared = fedbc_like(h, world, local)
+    return Outcome(shared.z, personal, shared.multiplier, shared.tolerance)
+
+
 @twin("perfedbc")
 def perfedbc(h: Any, world: World) -> Outcome:
     def local(t: int, i: int, w: Matrix, z: Matrix, lam: float) -> Matrix:

@@ -36,30 +36,36 @@ def quadratic_model(d):
 
 
 def test_the_path_of_a_quadratic_is_its_closed_form():
-    """x(lambda) = (A + 2 lambda)^-1 (A c + 2 lambda z), gamma = ‖x - z‖², KKT to the accuracy asked for."""
+    """(A + 2 lambda)^-1 (A c + 2 lambda z) for each fold and for all data, x their mean, gamma = ‖x - z‖²."""
     rng = np.random.default_rng(0)
     d = 3
-    pairs, curvatures, targets = [], [], []
+    pairs, curvatures = [], []
     for n in (11, 300):  # less than a chunk, and three of them
         x, c = rng.normal(size=(n, d)) * [1, 2, 0.5], rng.normal(size=d)
         pairs.append((x, x @ c))
         curvatures.append(x.T @ x / n)
-        targets.append(c)
     with jax.enable_x64(True):
         federation = fedbc.data.federation(pairs, pairs)
         fold_of = folds(federation.train, 0)
         starts = rng.normal(size=(2, d))
         for device in range(2):
-            a, c = curvatures[device], targets[device]
+            a = curvatures[device]
             walked = walk(quadratic_model(d), federation, device, starts, fold_of=fold_of)
             top = np.linalg.eigvalsh(a).max()
             np.testing.assert_allclose(walked.multiplier, grid(6) * walked.multiplier[0])
             assert 0.9 * top <= walked.multiplier[0] <= 1.0001 * top
+            x, y = federation.train.of(device)
+            own_folds = fold_of[federation.train.offsets[device] :][: len(y)]
             for side in range(2):
                 for k, lam in enumerate(walked.multiplier):
-                    x = np.linalg.solve(a + 2 * lam * np.eye(d), a @ c + 2 * lam * starts[side])
-                    np.testing.assert_allclose(walked.models[side, k], x, rtol=1e-7, atol=1e-7)
-                    np.testing.assert_allclose(walked.drift[side, k], np.sum((x - starts[side]) ** 2), rtol=1e-6)
+                    solutions = []
+                    for fold in range(FOLDS + 1):
+                        rest = own_folds != fold
+                        part, target = x[rest].T @ x[rest] / rest.sum(), x[rest].T @ y[rest] / rest.sum()
+                        solutions.append(np.linalg.solve(part + 2 * lam * np.eye(d), target + 2 * lam * starts[side]))
+                    x_i = np.mean(solutions, 0)
+                    np.testing.assert_allclose(walked.models[side, k], x_i, rtol=1e-6, atol=1e-6)
+                    np.testing.assert_allclose(walked.drift[side, k], np.sum((x_i - starts[side]) ** 2), rtol=1e-5)
             assert walked.residual.max() <= 1e-9
             # gamma grows as lambda falls, and f_i as gamma shrinks: the path of the constrained problem
             assert (np.diff(walked.drift[0]) > 0).all()
@@ -93,13 +99,15 @@ def twin(x, y, starts, multipliers, fold_of, classes):
     scores = [1 - np.exp(-nll(starts[0], x, y, classes))]
     for side, centre in enumerate(starts):
         for k, lam in enumerate(multipliers):
-            models[side, k] = solved(x, y, centre, lam, classes)
+            solutions = [solved(x, y, centre, lam, classes)]
             held_out = np.zeros(len(y))
             for fold in range(FOLDS):
                 rest = fold_of != fold
                 v = solved(x[rest], y[rest], centre, lam, classes)
+                solutions.append(v)
                 own = fold_of == fold
                 held_out[own] = 1 - np.exp(-nll(v, x[own], y[own], classes))
+            models[side, k] = np.mean(solutions, 0)
             scores.append(held_out)
     return models, np.asarray(scores)
 
@@ -121,6 +129,27 @@ def test_logistic_regression_against_a_twin_in_float64(make_federation):
     numbers = [0, 1, 2, 5, 6]  # z, and two points of each path of four
     np.testing.assert_allclose(walked.total[numbers], scores.sum(1), atol=1e-3)
     np.testing.assert_allclose(walked.products[np.ix_(numbers, numbers)], scores @ scores.T, atol=1e-3)
+
+
+def test_solutions_are_averaged_only_where_that_is_no_worse():
+    """Two minima, at 1 and at -1, and a loss that is worst half-way: the model is the solution for all data."""
+    model = fedbc.models.Model(
+        lambda key: {"w": jnp.zeros(1)},
+        lambda params, x: x[:, 0] * params["w"][0] ** 2,
+        loss=fedbc.models.half_squared_error,
+        correct=None,
+        name="two minima",
+    )
+    pairs = [(np.ones((10, 1), np.float32), np.ones(10, np.float32))]
+    federation = fedbc.data.federation(pairs, pairs)
+    paths = Paths(model, federation, FOLDS, accuracy=1e-4, most=10, points=1)
+    train = federation.train
+    own = Own(jnp.asarray(0), jnp.asarray(10), jnp.zeros((2, 1)))
+    data = jax.tree.map(jnp.asarray, batches.host_data(train, federation.shared))
+    apart = jnp.asarray([-1.0, -1, -1, 1, 1, 1])
+    together = jnp.asarray([1.1, 0.9, 1.05, 0.95, 1.0, 0.9])
+    means = paths._means(own, data, jnp.concatenate([apart, together])[None, :, None])
+    np.testing.assert_allclose(means[:, 0, 0], [1.0, together.mean()], rtol=1e-6)
 
 
 def test_the_constraint_holds_and_the_loss_falls_along_the_path(small, tiny_model):

@@ -58,6 +58,13 @@ def test_the_accuracies_are_those_of_the_models(personal, result, model, federat
     np.testing.assert_allclose(personal.global_accuracy, accuracies(model, z, federation))
 
 
+def test_other_devices_have_none_of_the_run_s_local_models(result, model, federation, make_federation):
+    """As many devices, but not those that trained: their x_i say nothing of them."""
+    other = fedbc.personalize(result, model, make_federation((12, 30, 25, 2), test=12))
+    assert "trained" not in other.right
+    assert "trained" in fedbc.personalize(result, model, federation).right
+
+
 def test_a_device_with_one_example_keeps_z(personal, result):
     assert personal.tolerances[3] == 0
     for own, z in zip(jax.tree.leaves(personal.local_models), jax.tree.leaves(result.global_model), strict=True):

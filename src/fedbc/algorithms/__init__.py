@@ -1,6 +1,7 @@
 """Federated methods, one a file, through one contract; `ALGORITHMS` is the registry."""
 
 from fedbc.algorithms.base import Algorithm, Context, Finished, parameter
+from fedbc.algorithms.besidefedbc import BesideFedBC
 from fedbc.algorithms.ditto import Ditto
 from fedbc.algorithms.fedadmm import FedADMM
 from fedbc.algorithms.fedavg import FedAvg
@@ -21,6 +22,7 @@ from fedbc.algorithms.scaffold import SCAFFOLD
 _METHODS: tuple[type[Algorithm], ...] = (
     FedBC,
     PerFedBC,
+    BesideFedBC,
     FedAvg,
     FedProx,
     QFedAvg,
@@ -47,6 +49,7 @@ __all__ = [
     "L2GD",
     "SCAFFOLD",
     "Algorithm",
+    "BesideFedBC",
     "Context",
     "Ditto",
     "FedADMM",

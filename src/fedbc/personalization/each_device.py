@@ -87,6 +87,7 @@ def personalize(
         )
     result = _read(what)
     run = result.spec.get("run", {}) if result is not None else {}
+    trained = result if result is not None and _has_trained_on(result, federation) else None
     if run.get("validation") is not None:
         federation = held_out(federation, run["validation"], run["seed"])
     seed = checks.integer("seed", run.get("seed", 0) if seed is None else seed, at_least=0)
@@ -108,14 +109,21 @@ def personalize(
     work = _Work(model, federation, z, origin, lanes, _kept(checkpoint, facts, federation, z, origin), facts)
     with progress.shown(quiet=quiet) as display:
         if solved:
-            return work.solved(seed, accuracy, display, result)
-        return work.walked(steps, display, result)
+            return work.solved(seed, accuracy, display, trained)
+        return work.walked(steps, display, trained)
 
 
 def _read(what: Any) -> Result | None:
     if isinstance(what, str | Path):
         return RunFolder(what).read()
     return what if isinstance(what, Result) else None
+
+
+def _has_trained_on(result: Result, federation: Federation) -> bool:
+    """Whether the result's devices are the federation's; where its specification tells no checksum of the examples (a
+    run by name), the federation is taken to be the one that it names."""
+    told = result.spec.get("data", {})
+    return "file" in told or told.get("checksum") in (None, checksum(federation))
 
 
 def _kept(checkpoint: str | Path | None, facts: dict[str, Any], federation: Federation, *models: Any) -> Path | None:
