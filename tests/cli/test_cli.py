@@ -113,7 +113,8 @@ def test_help_fits_two_screens_and_tells_the_rest_by_name(cli):
     """What is a method's, a data set's or a model's own is told when one asks for it."""
     code, out, _ = cli("run", "--help")
     assert code == 0
-    assert len(out.splitlines()) <= 100
+    assert len(out.splitlines()) <= 75
+    assert "--dual-schedule" in out.split("Also of the run")[1]
     assert "VALUE " not in out
     for word in ("--rounds INTEGER", "--sample INTEGER|none", "--help [NAME]", "pfedme", "shakespeare", "lstm"):
         assert word in out

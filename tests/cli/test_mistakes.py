@@ -152,3 +152,11 @@ def test_show_says_that_a_run_diverged(cli):
     out = cli("show", "div")[1]
     assert "diverged in round 2" in " ".join(out.split())
     assert "div (diverged)" in out
+    cli("run", "fedavg", *QUICK, "--out", "a-folder-whose-name-is-longer-than-any-narrow-terminal-would-like-it-to-be")
+    listed = cli("runs", ".")[1]
+    assert "a-folder-whose-name-is-longer-than-any-narrow-terminal-would-like-it-to-be" in listed
+    (said,) = (line.split() for line in listed.splitlines() if line.startswith("div"))
+    assert said[1] == "diverged"
+    both = " ".join(cli("show", ".")[1].split())
+    assert "The runs differ in data and rounds: their numbers are no comparison." in both
+    assert "(1 to 2 of them evaluated)" in both

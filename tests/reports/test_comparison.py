@@ -70,6 +70,12 @@ def test_without_data_and_model_the_rest_is_shown(small_results):
     assert "federation=..." in page.html()
 
 
+def test_devices_lines_that_hide_are_named(small_results):
+    federation, model, results = small_results
+    twins = fedbc.compare({"a": results["fedbc"], "b": results["fedbc"]}, federation=federation, model=model)
+    assert twins.charts["fairness-global"].caption == "a lies under b."
+
+
 def test_charts_of_learned_tolerances_and_of_own_data_in_a_browser(comparison, browser, tmp_path):
     browser.open(comparison.page().write(tmp_path / "page.html"))
     marks = {chart: browser.marks(chart) for chart in browser.charts()}
@@ -151,6 +157,11 @@ def frame(**values):
             {"a": [80, 82], "b": [70, 71, 72]},  # not the same seeds: the spreads add up
             "a has the most accurate global model (81.0 %): it is ahead of b by 10.0 ± 1.7 points, beyond the spread "
             "over seeds.",
+        ),
+        (
+            {"a": [80], "b": [70], "c": [80]},
+            "a has the most accurate global model (80.0 %), level with c, ahead of b by 10.0 points; with one seed it "
+            "cannot be told how much of this is chance.",
         ),
         ({"a": [0.0], "b": [0.0]}, "The most accurate global model: no difference, 0.0 % with all."),
     ],

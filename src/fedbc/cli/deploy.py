@@ -6,8 +6,14 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
+
+from fedbc.cli import options
+from fedbc.cli.run import specifications
+from fedbc.errors import InputError
+from fedbc.runs import OWN
 
 
 @click.group("deploy", short_help="An app folder and keys for real devices, with Flower.")
@@ -18,14 +24,46 @@ def deploy_group() -> None:
 @deploy_group.command("init", short_help="Write a Flower app folder.")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--algorithm", default="fedbc", show_default=True, help="The method; `fedbc list` names all of them.")
-@click.option("--devices", default=3, show_default=True, help="How many devices there are.")
+@click.option("--data", "data_name", help="Your own tables: a file, or a folder with one for each device.")
+@click.option("--model", "model_name", help="A model of fedbc's, or your own, my_model.py:make. [default: logistic]")
+@click.option("--devices", type=int, help="How many devices there are. [default: as the data say, or 3]")
 @click.option("--rounds", default=20, show_default=True, help="How many rounds to run.")
 @click.option("--address", default="127.0.0.1:8000", show_default=True, help="Where devices reach the server.")
-def init_command(folder: Path, algorithm: str, devices: int, rounds: int, address: str) -> None:
-    """Write a Flower app to FOLDER: settings, a data function to fill in, scripts that start server and devices."""
+@options.of_own_tables
+def init_command(
+    folder: Path,
+    algorithm: str,
+    data_name: str | None,
+    model_name: str | None,
+    devices: int | None,
+    rounds: int,
+    address: str,
+    **values: Any,
+) -> None:
+    """Write a Flower app to FOLDER: settings, a data function to fill in, scripts that start server and devices.
+
+    \b
+    fedbc deploy init my-federation --devices 3
+    fedbc deploy init my-federation --data clinics.csv --label diagnosis --device clinic
+
+    With --data each device reads a table of its own: the data give the names of devices and classes, the rule by which
+    columns become numbers, and rows of each device to try the app with (FOLDER/data).
+    """
     from fedbc.flower import write_app
 
-    for file in write_app(folder, algorithm=algorithm, devices=devices, rounds=rounds, address=address):
+    own = None
+    if data_name is not None or model_name is not None or any(v is not None for v in values.values()):
+        if data_name is None:
+            raise InputError("data is missing: --model and options of tables go with --data and a table of your own")
+        if options.named_data(data_name)["name"] != OWN:
+            raise InputError(
+                f"data={data_name!r} is not yours: without --data, the app has made-up data to try it with"
+            )
+        if devices is not None:
+            raise InputError("--devices and --data cannot both be given: the data say how many devices there are")
+        own = specifications((algorithm,), data_name, model_name, None, values)[algorithm]
+    count = 3 if devices is None else devices
+    for file in write_app(folder, algorithm=algorithm, devices=count, rounds=rounds, address=address, own=own):
         click.echo(str(file))
 
 

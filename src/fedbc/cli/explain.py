@@ -16,6 +16,10 @@ HEADINGS = {"run": "The run", "algorithm": "The algorithm", "data": "The data", 
 KINDS = {"algorithm": "Methods", "data": "Data sets", "model": "Models"}
 RUN = "run"
 """The topic of the run's own options, in full."""
+USUAL = (
+    "rounds", "epochs", "batch_size", "sample", "seed", "evaluate", "evaluate_every", "validation", "optimizer"
+)  # fmt: skip
+"""The run's options that `--help` tells; it names the others."""
 
 _GAP = 34
 
@@ -89,8 +93,13 @@ class GroupedCommand(click.Command):
         keys = {f.key for f in FLAGS}
         records = [p.get_help_record(ctx) for p in self.get_params(ctx) if p.name not in keys]
         _section(formatter, "Options", [r for r in records if r is not None])
-        _section(formatter, HEADINGS[RUN], [_record(f, _brief(f.owners[""].help)) for f in self._flags(RUN)])
+        of_run = self._flags(RUN)
+        usual = [f for f in of_run if f.name in USUAL]
         command = ctx.command_path
+        _section(formatter, HEADINGS[RUN], [_record(f, _brief(f.owners[""].help)) for f in usual])
+        if len(usual) < len(of_run):
+            with formatter.section(f"Also of the run, told by {command} --help {RUN}"):
+                formatter.write_text(", ".join(f.spelling for f in of_run if f.name not in USUAL))
         with formatter.section(f"More: {command} --help NAME tells the options of NAME"):
             formatter.write_dl([(KINDS[p], ", ".join(CATALOG[p])) for p in KINDS if p in self.parts])
 

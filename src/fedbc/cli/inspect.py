@@ -65,7 +65,7 @@ def show_data(name: str, out: Path | None, **values: Any) -> None:
     console = Console(soft_wrap=True)
     console.print(str(federation), highlight=False)
     smallest, median, largest = sizes.min(), int(np.median(sizes)), sizes.max()
-    console.print(f"Examples a device: smallest {smallest}, median {median}, largest {largest}", highlight=False)
+    console.print(f"Examples per device: smallest {smallest}, median {median}, largest {largest}", highlight=False)
     if named["name"] == OWN:
         _tell_own(console, federation)
     if out is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,7 @@ class Flag:
         defaults: dict[str, list[str]] = {}
         for owner, option in self.owners.items():
             defaults.setdefault(str(option.default), []).append(owner)
-        if list(self.owners) == [""]:
+        if list(self.owners) in ([""], [OWN]):
             return f"default {next(iter(defaults))}"
         return "; ".join(f"{', '.join(owners)}: {default}" for default, owners in defaults.items())
 
@@ -174,6 +174,23 @@ def _run_help(name: str) -> str:
 
 
 FLAGS = _flags()
+
+
+DEPLOYED = ("label", "device", "test_column", "test_share", "features", "drop", "categorical", "task", "seed")
+"""What a deployment's devices know of their own tables."""
+
+
+def of_own_tables(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options for one's own tables, and for a model of them, where nothing else can be chosen."""
+    for flag in reversed(FLAGS):
+        if flag.part == "data" and flag.name in DEPLOYED:
+            own = replace(flag, owners={OWN: flag.owners[OWN]}).click_option()
+        elif flag.part == "model" and flag.name in ("arguments", "hidden", "dropout"):
+            own = flag.click_option()
+        else:
+            continue
+        command.__dict__.setdefault("__click_params__", []).append(own)
+    return command
 
 
 def given(values: dict[str, Any], part: str, name: str) -> dict[str, Any]:

@@ -12,6 +12,9 @@ from fedbc import storage
 from fedbc.cli import tables
 from fedbc.runs import delete, list_runs
 
+WIDE = 1000
+"""So that no folder's name is cut, however narrow the terminal."""
+
 
 @click.command("runs", short_help="A short list of runs; delete some.")
 @click.argument("folder", default="runs", type=click.Path(path_type=Path))
@@ -34,4 +37,4 @@ def runs_command(folder: Path, doomed: bool, yes: bool, as_json: bool) -> None:
     elif as_json:
         print(json.dumps(json.loads(storage.to_json(found.to_dict("records"))), indent=2))
     else:
-        Console(soft_wrap=True).print(tables.of_runs(found))
+        Console(width=WIDE).print(tables.of_runs(found))

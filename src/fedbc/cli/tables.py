@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.table import Table
 
@@ -41,17 +41,11 @@ def of_report(shown: reports.Table) -> Table:
 
 
 def of_runs(found: pd.DataFrame) -> Table:
-    """One row per run."""
+    """One row per run; where it is, to be copied, is never broken."""
     table = Table(header_style="bold", pad_edge=False, box=None)
     for heading in ("run", "state", "method", "data", "rounds", "global %", "local %", "changed"):
         justify: Literal["left", "right"] = "right" if heading in ("rounds", "global %", "local %") else "left"
-        table.add_column(
-            heading,
-            justify=justify,
-            no_wrap=heading != "run",
-            overflow="fold",
-            min_width=12 if heading == "run" else None,
-        )
+        table.add_column(heading, justify=justify, no_wrap=True)
     for row in found.to_dict("records"):
         scores = (float(row[f"{kind}_accuracy"]) for kind in ("global", "local"))
         cells = (ABSENT if s != s else f"{100 * s:.1f}" for s in scores)
@@ -60,18 +54,37 @@ def of_runs(found: pd.DataFrame) -> Table:
 
 
 def explanation(results: Mapping[str, Result]) -> str:
-    """What the table's numbers are."""
-    summary = next(iter(results.values())).summary()
+    """What the table's numbers are, and whether they may be compared."""
+    summaries = [r.summary() for r in results.values()]
+    evaluated = [s["evaluated_of_them"] for s in summaries if "last_rounds" in s]
     mean = ""
-    if "last_rounds" in summary:
-        mean = (
-            f"Means over the last {summary['last_rounds']} rounds ({summary['evaluated_of_them']} of them evaluated). "
-        )
-    share = next(iter(results.values())).spec.get("run", {}).get("validation")
-    sets = "test" if share is None else "validation"
-    held_out = "" if share is None else f" Validation: {share:.0%} of each device's training data; no test data."
+    if evaluated:
+        few, many = min(evaluated), max(evaluated)
+        counted = str(few) if few == many else f"{few} to {many}"
+        mean = f"Means over the last {summaries[0].get('last_rounds', 20)} rounds ({counted} of them evaluated). "
+    shares = {r.spec.get("run", {}).get("validation") for r in results.values()}
+    sets = "test" if shares == {None} else "validation" if None not in shares else "test or validation"
+    share = next(iter(shares))
+    held_out = ""
+    if len(shares) == 1 and share is not None:
+        held_out = f" Validation: {share:.0%} of each device's training data; no test data."
     return (
         f"{mean}Global accuracy: the global model z on all devices' {sets} sets. Local accuracy: each device's own "
         f"model xᵢ on its own {sets} set, mean over devices. Variance and worst device: z on each device's {sets} "
-        f"set.{held_out}"
+        f"set.{held_out}{_not_alike(results)}"
     )
+
+
+def _not_alike(results: Mapping[str, Result]) -> str:
+    """A warning of what makes the runs' numbers no comparison."""
+
+    def data(result: Result) -> str:
+        return repr({k: v for k, v in result.spec.get("data", {}).items() if k not in ("file", "test_data")})
+
+    differ: dict[str, set[Any]] = {
+        "data": {data(r) for r in results.values()},
+        "rounds": {r.rounds for r in results.values()},
+        "held-out examples": {r.spec.get("run", {}).get("validation") for r in results.values()},
+    }
+    words = [name for name, values in differ.items() if len(values) > 1]
+    return f" The runs differ in {' and '.join(words)}: their numbers are no comparison." if words else ""

@@ -5,12 +5,12 @@ from fedbc.data.adapters import from_flwr, from_torch
 from fedbc.data.cifar10 import cifar10
 from fedbc.data.encoding import Encoding
 from fedbc.data.federation import Federation, Split, federation, pooled, subset
-from fedbc.data.frames import encode, from_frame
+from fedbc.data.frames import encode, from_frame, from_own_table
 from fedbc.data.meaning import Meaning
 from fedbc.data.mnist import mnist
 from fedbc.data.partition import from_partition
 from fedbc.data.picture import class_counts, picture
-from fedbc.data.reading import read, read_table
+from fedbc.data.reading import read, read_table, rows_of_devices
 from fedbc.data.shakespeare import OtherEditionWarning, shakespeare
 from fedbc.data.synthetic import synthetic
 from fedbc.data.unseen import apart, unseen_devices
@@ -29,6 +29,7 @@ __all__ = [
     "federation",
     "from_flwr",
     "from_frame",
+    "from_own_table",
     "from_partition",
     "from_torch",
     "held_out",
@@ -38,6 +39,7 @@ __all__ = [
     "pooled",
     "read",
     "read_table",
+    "rows_of_devices",
     "shakespeare",
     "subset",
     "synthetic",

@@ -12,6 +12,7 @@ import numpy as np
 from fedbc import checks
 from fedbc.data.encoding import Columns, Encoding, fit
 from fedbc.data.federation import Federation, Split, canonical, from_splits
+from fedbc.data.meaning import Meaning
 from fedbc.data.partition import by_id, divide
 from fedbc.errors import InputError, unknown
 
@@ -100,19 +101,70 @@ def encode(encoding: Encoding, frame: Any) -> Array:
 def labelled(encoding: Encoding, frame: Any, classes: Sequence[str]) -> tuple[Array, Array]:
     """The devices and the labels of a new table's rows, the labels as numbers."""
     rows = _Rows.of("data", frame)
-    owners = rows.words(encoding.device, "device")
+    return rows.words(encoding.device, "device"), _known_labels(rows, encoding, classes)
+
+
+def from_own_table(
+    meaning: Meaning,
+    frame: Any,
+    device: int,
+    *,
+    test_column: str | None = None,
+    test_share: float = 0.2,
+    seed: int = 1,
+) -> Federation:
+    """The federation of one device alone, from its own table, by the rule of a federation that knows it.
+
+    It has the examples that `from_frame` gives this device from a table of all: rows are encoded and divided alike.
+
+    meaning: of the federation: `Federation.meaning`, or `Result.meaning`.
+    frame: the device's rows. A column that says whose they are may be absent; another device's are refused.
+    device: its number in the federation.
+    test_column, test_share, seed: as in `fedbc.data.read`.
+    """
+    if meaning.encoding is None:
+        raise InputError("meaning says nothing of columns: give that of a federation from a table")
+    encoding, name = meaning.encoding, meaning.device_label(meaning.device_number(device, len(meaning.device_names)))
+    rows = _Rows.of("table", frame)
+    if encoding.device in rows.names:
+        others = set(rows.words(encoding.device, "device")) - {name}
+        if others:
+            raise InputError(f"the table has rows of {sorted(others)[0]!r}, but device {device} is {name!r}")
+    labels = _known_labels(rows, encoding, meaning.class_names)
+    parts = _halves(rows, [np.arange(len(labels))], [name], test_column, test_share, seed, first=device)
+    x = encode(encoding, frame)
+    train, test = (Split(x[part], labels[part], np.asarray([0, len(part)])) for part in parts[0])
+    classes = len(meaning.class_names) or None
+    return from_splits(
+        train,
+        test,
+        classes=classes,
+        name=name,
+        device_names=(name,),
+        class_names=meaning.class_names,
+        encoding=encoding,
+    )
+
+
+def _known_labels(rows: _Rows, encoding: Encoding, classes: Sequence[str]) -> Array:
     if not classes:
-        return owners, canonical(rows.numbers(encoding.label)[:, None])
+        rows.words(encoding.label, "label")  # none may be missing
+        return canonical(rows.numbers(encoding.label)[:, None])
     words = rows.words(encoding.label, "label")
     strange = sorted(set(words) - set(classes))
     if strange:
         raise unknown("label", strange[0], classes)
-    return owners, np.asarray([classes.index(word) for word in words], np.int32)
+    return np.asarray([classes.index(word) for word in words], np.int32)
 
 
 def device_words(encoding: Encoding, frame: Any) -> list[str | None]:
     """The devices of a new table's rows; None where it does not say."""
     return _Rows.of("table", frame).kinds(encoding.device).tolist()
+
+
+def owners_of(frame: Any, device: str) -> Array:
+    """Whose each row of a table is, by name."""
+    return _Rows.of("table", frame).words(device, "device")
 
 
 def natural(name: str) -> list[Any]:
@@ -246,11 +298,11 @@ def _features(
 
 
 def _halves(
-    rows: _Rows, parts: list[Array], names: list[str], mark: str | None, share: float, seed: int
+    rows: _Rows, parts: list[Array], names: list[str], mark: str | None, share: float, seed: int, first: int = 0
 ) -> list[tuple[Array, Array]]:
-    """Each device's rows for training and for testing."""
+    """Each device's rows for training and for testing; `first` is the first one's number."""
     if mark is None:
-        return [divide(part, share, "shuffled", [seed, i]) for i, part in enumerate(parts)]
+        return [divide(part, share, "shuffled", [seed, i]) for i, part in enumerate(parts, first)]
     is_test = _yes_or_no(rows, mark)
     for part, name in zip(parts, names, strict=True):
         if is_test[part].all():

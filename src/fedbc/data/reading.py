@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedbc.data.federation import Federation, Shared
-from fedbc.data.frames import from_frame, natural
+from fedbc.data.frames import from_frame, natural, owners_of
+from fedbc.data.meaning import Meaning
 from fedbc.data.partition import by_id, from_partition
 from fedbc.errors import InputError, unknown
 
@@ -153,6 +154,16 @@ def read_table(path: Path) -> pd.DataFrame:
         raise InputError(f"{path.name} needs PyArrow: pip install 'fedbc[parquet]'") from None
     except (ValueError, OSError) as error:  # what pandas and PyArrow say of files that are none
         raise InputError(f"{path} cannot be read as a table: {str(error).splitlines()[0]}") from None
+
+
+def rows_of_devices(meaning: Meaning, file: str, device: str | None = None) -> list[pd.DataFrame]:
+    """The table of each device of a federation that was read from tables, in the order of its devices.
+
+    meaning: of the federation. file, device: as they were given to `read`.
+    """
+    frame, column = _table(Path(file).expanduser(), device)
+    owners = owners_of(frame, column)
+    return [frame[owners == name] for name in meaning.device_names]
 
 
 def _refuse(path: Path, arguments: Mapping[str, Any]) -> None:

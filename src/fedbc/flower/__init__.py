@@ -16,6 +16,7 @@ from fedbc.flower.server import server_app
 from fedbc.flower.settings import Deployment, algorithm_from
 from fedbc.flower.state import read_state
 from fedbc.flower.strategy import AlgorithmStrategy, TooFewDevices
+from fedbc.flower.tables import table_loader
 
 if TYPE_CHECKING:
     from fedbc.flower.keys import make_keys
@@ -31,6 +32,7 @@ __all__ = [
     "one_device",
     "read_state",
     "server_app",
+    "table_loader",
     "write_app",
 ]
 

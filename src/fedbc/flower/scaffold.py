@@ -14,38 +14,60 @@ from typing import Any
 from fedbc import checks, storage
 from fedbc.algorithms.base import Algorithm
 from fedbc.errors import InputError
+from fedbc.flower.own_app import own_files
 from fedbc.flower.settings import Deployment
+from fedbc.runs import RunSpec
 from fedbc.runs.catalog import entry
 
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
 TEMPLATES = ("pyproject.toml", "app.py", "env.sh", "superlink.sh", "superexec.sh", "supernode.sh", "README.md")
+FILL_IN = "Fill in `load_data` in `{module}.py`."
+OWN_TABLES = (
+    "Each device reads its own table: the one in its `NODE_CONFIG='data=\"/srv/table.csv\"'`,\n"
+    "or `data/NUMBER.csv`, which holds rows to try the app with."
+)
 
 
 def write_app(
-    folder: Path, *, algorithm: str = "fedbc", devices: int = 3, rounds: int = 20, address: str = "127.0.0.1:8000"
+    folder: Path,
+    *,
+    algorithm: str = "fedbc",
+    devices: int = 3,
+    rounds: int = 20,
+    address: str = "127.0.0.1:8000",
+    own: RunSpec | None = None,
 ) -> list[Path]:
     """Write a Flower app to a new folder, whose name becomes the app's; returns its files.
 
     algorithm: its name; its hyper-parameters stand in pyproject.toml with their defaults.
     devices: how many there are. rounds: how many to run. address: where devices reach the SuperLink.
+    own: a specification with your own tables, whose algorithm, devices and model are taken; each device then reads a
+        table of its own, and what is here of each lies in `data`, to try the app with.
     """
+    if own is not None:
+        devices = own.build_part("data").devices
     checks.integer("devices", devices, at_least=1)
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")
     if not name or not name[0].isalpha():
         raise InputError(f"folder={str(folder)!r} is not accepted: its name becomes the app's, begin it with a letter")
     host, port = split_address(address)
     settings = Deployment(devices=devices, rounds=rounds, min_devices=max(1, (devices + 1) // 2), out=f"runs/{name}")
+    module = name.replace("-", "_")
     words = {
         "name": name,
-        "module": name.replace("-", "_"),
-        "algorithm": _algorithm_lines(entry("algorithm", algorithm).build()),
+        "module": module,
+        "algorithm": _algorithm_lines(
+            own.build_part("algorithm") if own is not None else entry("algorithm", algorithm).build()
+        ),
         "run": _run_lines(settings),
+        "begin": FILL_IN.format(module=module) if own is None else OWN_TABLES,
         "devices": str(devices),
         "last": str(devices - 1),
         "address": address,
         "host": host,
         "port": str(port),
     }
+    files = own_files(own, module) if own is not None else {}
     templates = resources.files("fedbc.flower").joinpath("template")
     with storage.new_folder(folder) as new:
         for template in TEMPLATES:
@@ -54,7 +76,10 @@ def write_app(
             storage.write_atomically(target, text.substitute(words))
             if target.suffix == ".sh" and target.name != "env.sh":
                 os.chmod(target, 0o755)
-        storage.write_atomically(new / ".gitignore", "keys/\nmachines/\nflwr/\nstate/\nruns/\n")
+        for name, content in files.items():
+            (new / name).parent.mkdir(exist_ok=True)
+            storage.write_atomically(new / name, content)
+        storage.write_atomically(new / ".gitignore", "keys/\nmachines/\nflwr/\nstate/\nruns/\ndata/\n")
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 

@@ -14,6 +14,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedbc.algorithms.base import Algorithm
+from fedbc.data import Meaning
 from fedbc.errors import InputError
 from fedbc.flower.journal import Journal
 from fedbc.flower.letters import be_patient, letters_of
@@ -29,6 +30,7 @@ from fedbc.simulation.schedule import INIT
 
 log = logging.getLogger("flwr.fedbc")
 BEAT_SECONDS = 15
+NOTHING_SAID = Meaning()
 FREE = (
     "rounds",
     "min_devices",
@@ -46,13 +48,18 @@ FREE = (
 
 
 def server_app(
-    model: ModelSource, *, algorithm: AlgorithmSource = algorithm_from, check_bounds: bool = True
+    model: ModelSource,
+    *,
+    algorithm: AlgorithmSource = algorithm_from,
+    check_bounds: bool = True,
+    meaning: Meaning = NOTHING_SAID,
 ) -> ServerApp:
     """The server's Flower app; a run whose folder holds a checkpoint goes on from it.
 
     model, algorithm: as in `client_app`.
     check_bounds: whether summands that no honest device could send are rejected (the algorithm's `check_summand`);
         switch it off only where devices add noise to them.
+    meaning: the names of devices and classes, and how columns became numbers, for those who read the results.
     """
     app = ServerApp()
 
@@ -63,6 +70,7 @@ def server_app(
         be_patient(grid, settings.wait_seconds)
         strategy = prepare(resolve(algorithm, config), resolve(model, config), settings, check_bounds=check_bounds)
         journal = strategy.journal
+        RunFolder(journal.folder).write_meaning(meaning)
         recorded = live.recorded(RunFolder(journal.folder), settings.rounds, every=1)
         with _logged_to(journal.folder / "log.txt"), _beating(grid), recorded as strategy.on_row:
             strategy.start(grid)
@@ -94,7 +102,12 @@ def finish(strategy: AlgorithmStrategy) -> Path:
     """Write the run folder's files, as the simulator does."""
     journal = strategy.journal
     result = journal.result(strategy.algorithm.global_model(journal.server))
-    RunFolder(journal.folder).write(result)
+    folder = RunFolder(journal.folder)
+    meaning = folder.read_meaning()
+    devices = result.devices
+    if meaning.device_names:
+        devices = devices.assign(device=[meaning.device_label(number) for number in devices["device"]])
+    folder.write(dataclasses.replace(result, meaning=meaning, devices=devices))
     return journal.folder
 
 

@@ -185,9 +185,10 @@ def _sentence(runs: pd.DataFrame, names: Sequence[str], score: Score, devices: p
         return f"{score.best[0].upper()}{score.best[1:]}: no difference, {level} with all."
     unknown = [lead for lead in ahead if np.isnan(lead.deviation)]
     if unknown:
-        return (
-            f"{opening}, ahead of {_listed(ahead)}{unit}; with one seed it cannot be told how much of this is chance."
-        )
+        level_with = [lead.other for lead in ahead if abs(lead.difference) < score.visible]
+        beyond = _listed([lead for lead in ahead if lead.other not in level_with])
+        same = f", level with {_joined(level_with)}" if level_with else ""
+        return f"{opening}{same}, ahead of {beyond}{unit}; with one seed it cannot be told how much of this is chance."
     sampled = any(not np.isnan(lead.test_error) for lead in ahead)
     spread = "the error from seeds and finite test sets" if sampled else "the spread over seeds"
     short = "that error" if sampled else "that spread"
@@ -202,5 +203,8 @@ def _sentence(runs: pd.DataFrame, names: Sequence[str], score: Score, devices: p
 
 
 def _listed(ahead: Sequence[Lead]) -> str:
-    words = [str(lead) for lead in ahead]
+    return _joined([str(lead) for lead in ahead])
+
+
+def _joined(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

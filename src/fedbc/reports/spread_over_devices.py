@@ -10,6 +10,7 @@ from fedbc.data.federation import Federation
 from fedbc.data.picture import class_counts
 from fedbc.reports.charts import Chart
 from fedbc.reports.comparison import Comparison
+from fedbc.reports.curves_over_rounds import hidden_words
 from fedbc.reports.marks import DEVICE, by_method, listed, picked, shape_by_method, slim, with_parameters
 from fedbc.simulation.metrics import TEST_LOSSES
 
@@ -100,9 +101,9 @@ def _by_device(comparison: Comparison, whose: str, title: str, who: str) -> Char
     else:
         words = listed(f"{value:.3g} with {name}" for name, value in tenth.items())
         said = f"{title}: loss by device, sorted for each method. A tenth of the devices has at least {words}."
-    return Chart(
-        f"fairness-{whose}", title, with_parameters(base.mark_line(strokeWidth=1.2, opacity=0.6), points), said
-    )
+    lines = with_parameters(base.mark_line(strokeWidth=1.2, opacity=0.6), points)
+    under = hidden_words(means.rename(columns={"place": "round", column: "value"}))
+    return Chart(f"fairness-{whose}", title, lines, said, under)
 
 
 def partition(federation: Federation, shown: np.ndarray) -> list[Chart]:

@@ -9,7 +9,7 @@ from fedbc.runs.loading import load
 from fedbc.runs.many import Sweep, flatten, read_sweep, run_missing, sweep
 from fedbc.runs.methods import MethodRuns
 from fedbc.runs.outcome import CallEachRound, Observer, Outcome
-from fedbc.runs.own import OWN
+from fedbc.runs.own import OWN, load_model
 from fedbc.runs.pool import Job, do_jobs, tell_round
 from fedbc.runs.spec import RUN_OPTIONS, USUAL_MODEL, RunSpec, identity, read_toml
 from fedbc.simulation.result import RunFolder
@@ -47,6 +47,7 @@ __all__ = [
     "is_result",
     "list_runs",
     "load",
+    "load_model",
     "read_sweep",
     "read_toml",
     "reserved_folder",

@@ -82,7 +82,8 @@ def _state(run: RunFolder) -> tuple[str, int, dict[str, Any]]:
         summary = _summary(run)
         follower = live.Follower(run)
         state = follower.state if follower.refresh() else State.FINISHED
-        return str(state), int(summary.get("rounds", 0)), summary
+        # What failed and has a result all the same is a run that diverged, of which the rounds before are kept.
+        return "diverged" if state == State.FAILED else str(state), int(summary.get("rounds", 0)), summary
     follower = live.Follower(run)
     if not follower.refresh():
         return ("not finished" if run.has_checkpoint else "not begun"), 0, {}
