@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 with warnings.catch_warnings():  # Flower's own imports warn
     warnings.simplefilter("ignore")
@@ -30,8 +30,12 @@ from fedbc.flower.settings import Deployment, algorithm_from, resolve
 
 
 @functools.cache
+def private_key(device: int) -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
 def key_of(device: int) -> ec.EllipticCurvePublicKey:
-    return ec.generate_private_key(ec.SECP256R1()).public_key()
+    return private_key(device).public_key()
 
 
 def public_key(device: int) -> bytes:
@@ -43,6 +47,8 @@ def write_keys(folder: Path, devices: int) -> str:
     for device in range(devices):
         text = key_of(device).public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
         (folder / f"device-{device}.pub").write_bytes(text)
+        own = private_key(device).private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+        (folder / f"device-{device}").write_bytes(own)
     return str(folder)
 
 
@@ -165,7 +171,8 @@ class Small:
 
     def add(self, node, device, **rest):
         app = client_app(self.model, lambda number, context: one_device(self.federation, number))
-        config = {"partition-id": device, "state-dir": str(self.folder / "state")}
+        key = str(self.folder / "keys" / f"device-{device}")
+        config = {"partition-id": device, "state-dir": str(self.folder / "state"), "key": key}
         self.grid.nodes[node] = Node(app, config, **rest)
 
     @property

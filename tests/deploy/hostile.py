@@ -19,7 +19,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedbc.flower.app_process import reply_of
 from fedbc.flower.link import Link
-from fedbc.flower.node import read_private_key
+from fedbc.flower.node_key import read_private_key
 
 
 def nested(tree):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -18,11 +19,12 @@ from flwr.clientapp import ClientApp
 from fedbc import storage
 from fedbc.algorithms import base
 from fedbc.algorithms.base import Algorithm
-from fedbc.flower import messages, scores
+from fedbc.flower import masking, messages, scores
 from fedbc.flower.data import LoadData, check_one_device, device_number
-from fedbc.flower.messages import Answer, MessageError, Order, Shapes, layout
+from fedbc.flower.messages import Answer, Kind, MessageError, Order, Parts, Shapes, layout
 from fedbc.flower.settings import AlgorithmSource, Deployment, ModelSource, algorithm_from, resolve
 from fedbc.flower.state import DeviceState, Kept, default_folder
+from fedbc.flower.sums import ScoreSum, TrainSum
 from fedbc.flower.worker import JaxWorker, Worker
 from fedbc.models.base import Model
 from fedbc.simulation.schedule import Batching
@@ -104,11 +106,11 @@ def app_of(find: Callable[[Order, Context], Device], mods: Sequence[Mod] = ()) -
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        return Message(device(message, context).train(messages.parts(message).arrays), reply_to=message)
+        return Message(device(message, context).answer(Kind.TRAIN, messages.parts(message)), reply_to=message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        return Message(device(message, context).evaluate(messages.parts(message).arrays), reply_to=message)
+        return Message(device(message, context).answer(Kind.EVALUATE, messages.parts(message)), reply_to=message)
 
     return app
 
@@ -124,6 +126,8 @@ class Device:
     worker: Worker
     files: DeviceState
     deployment: Deployment
+    model: Model
+    node_config: Mapping[str, Any]
 
     @classmethod
     def at(cls, order: Order, context: Context, find: Callable[[int], Part], state_dir: str | Path | None) -> Device:
@@ -138,24 +142,77 @@ class Device:
         shapes = Shapes.of(algorithm, model)
         folder = context.node_config.get("state-dir") or state_dir or default_folder()
         files = DeviceState(Path(str(folder)).expanduser(), order.run, number, worker.shape_state(shapes.device))
-        return cls(order, number, algorithm, shapes, worker, files, Deployment.from_config(context.run_config))
+        settings, config = Deployment.from_config(context.run_config), context.node_config
+        if config.get("secure") and not settings.secure:
+            raise MessageError("run.secure is false, and this device takes part in secure sums only (its node-config)")
+        return cls(order, number, algorithm, shapes, worker, files, settings, model, config)
+
+    def answer(self, kind: Kind, received: Parts) -> Any:
+        """The answer to an order."""
+        if not self.deployment.secure:
+            return self.train(received.arrays) if kind == Kind.TRAIN else self.evaluate(received.arrays)
+        if kind == Kind.EVALUATE and not self.order.evaluate:
+            self._score(received.arrays)  # the word which round was taken, and maybe to personalise
+            return messages.content(self._answer(anew=False))
+        found: list[bool] = []
+
+        def vector() -> np.ndarray:
+            values, anew = self._masked_train(received) if kind == Kind.TRAIN else self._masked_scores(received)
+            found.append(anew)
+            return values
+
+        layout = self._train_sum.layout if kind == Kind.TRAIN else self._score_sum.layout
+        place = self.files.own_folder()
+        given = masking.answer(
+            self.order, kind, received.config, layout, self.deployment, place, self.node_config, vector
+        )
+        return messages.content(self._answer(anew=any(found)), arrays=given)
+
+    def _masked_train(self, received: Parts) -> tuple[np.ndarray, bool]:
+        z, kept, done = self._trained(received.arrays)
+        values = self._train_sum.encode(z, done.summand, done.info)
+        self.files.keep_pending(self.order.round, done.device)
+        return values, self._is_anew(kept)
+
+    def _masked_scores(self, received: Parts) -> tuple[np.ndarray, bool]:
+        kept, measured = self._score(received.arrays)
+        return self._score_sum.encode(measured), self._is_anew(kept)
+
+    @functools.cached_property
+    def _train_sum(self) -> TrainSum:
+        return TrainSum(self.algorithm, self.shapes, self.deployment)
+
+    @functools.cached_property
+    def _score_sum(self) -> ScoreSum:
+        what, tune = tuple(self.order.evaluate.split(",")), self.algorithm.fine_tune()
+        accuracy = self.model.correct is not None
+        return ScoreSum(what, tune, self.deployment, duals=self.shapes.duals, accuracy=accuracy)
 
     def train(self, arrays: bytes) -> Any:
         """The answer to "train": the summand, after the new state is safe on disk."""
-        wanted = {**layout(self.shapes.broadcast, "broadcast"), **layout(self.shapes.params, "global")}
-        received = messages.unpack(arrays, wanted)
-        kept = self.files.settle(self.order)
-        message = storage.restored(self.shapes.broadcast, received, "broadcast")
-        state = self._state(kept, self._global(received))
-        done = self.worker.train(self.order, self._context(), message, state)
+        _, kept, done = self._trained(arrays)
         summand = messages.named_pack(summand=done.summand)
         info = {name: float(value) for name, value in done.info.items()} if self.deployment.diagnostics else None
         # Only now: a device whose training failed keeps no trace of it.
         self.files.keep_pending(self.order.round, done.device)
         return messages.content(self._answer(anew=self._is_anew(kept)), arrays=summand, metrics=info)
 
+    def _trained(self, arrays: bytes) -> tuple[Any, Kept | None, base.Finished]:
+        """z, the state before, and the outcome of the round's local work."""
+        wanted = {**layout(self.shapes.broadcast, "broadcast"), **layout(self.shapes.params, "global")}
+        received = messages.unpack(arrays, wanted)
+        kept = self.files.settle(self.order)
+        message = storage.restored(self.shapes.broadcast, received, "broadcast")
+        z = self._global(received)
+        return z, kept, self.worker.train(self.order, self._context(), message, self._state(kept, z))
+
     def evaluate(self, arrays: bytes) -> Any:
         """The answer to "evaluate": sums of scores; nothing is measured if nothing was asked for."""
+        kept, measured = self._score(arrays)
+        return messages.content(self._answer(anew=self._is_anew(kept)), metrics=measured)
+
+    def _score(self, arrays: bytes) -> tuple[Kept | None, dict[str, float]]:
+        """The state, and the scores that were asked for; after the last round the device may personalise z."""
         z = self._global(messages.unpack(arrays, layout(self.shapes.params, "global")))
         kept = self.files.settle(self.order)
         measured: dict[str, float] = {}
@@ -166,7 +223,7 @@ class Device:
             )
         if self.deployment.personalize and self.order.round == self.deployment.rounds:
             self._personalize(z)
-        return messages.content(self._answer(anew=self._is_anew(kept)), metrics=measured)
+        return kept, measured
 
     def _personalize(self, z: Any) -> None:
         """The model that serves this device best, from the final z; it stays here, and so does all that led to it."""
@@ -176,7 +233,8 @@ class Device:
         log.info("device %d keeps a personal model in %s", self.number, place)
 
     def _answer(self, *, anew: bool) -> Answer:
-        return Answer(self.order.run, self.order.round, self.number, self.worker.examples("train"), int(anew))
+        examples = 1 if self.deployment.secure else self.worker.examples("train")  # n_i is within the sum, if at all
+        return Answer(self.order.run, self.order.round, self.number, examples, int(anew))
 
     def _is_anew(self, kept: Kept | None) -> bool:
         if kept is not None or self.order.accepted == 0:

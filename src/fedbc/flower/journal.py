@@ -91,6 +91,13 @@ class Journal:
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         self._take({"round": self.round, "row": {"round": self.round} | report.means(), "devices": rows}, write=True)
 
+    def close_secure_round(self, server: Any, devices: list[int], row: Row) -> None:
+        """Record a round of which only the sum is known: who took part, and means over them."""
+        self.server, self.round = server, self.round + 1
+        self.accepted[devices] = self.round
+        rows = [{"round": self.round, "device": device} for device in devices]
+        self._take({"round": self.round, "row": {"round": self.round} | row, "devices": rows}, write=True)
+
     def complete_row(self, row: Row) -> None:
         """Replace the last round's row of history by one that also has what was measured."""
         self._take({"round": self.round, "measured": row}, write=True)

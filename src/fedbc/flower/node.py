@@ -28,8 +28,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Error, Message
 from flwr.common.config import get_fused_config_from_fab, parse_config_args
 from flwr.common.constant import ErrorCode
@@ -50,8 +48,9 @@ from fedbc.errors import InputError
 from fedbc.flower.app_process import AppProcess, Reply, reply_of
 from fedbc.flower.checked import check_version
 from fedbc.flower.link import LONGEST_PAUSE, Link, Rejoin, RunIsOver
+from fedbc.flower.node_key import read_private_key
 
-__all__ = ["DeviceNode", "Diary", "main", "read_private_key"]
+__all__ = ["DeviceNode", "Diary", "main"]
 
 HEARTBEAT_SECONDS = 15
 """How often the SuperLink hears of this node; after two such times it takes it for offline."""
@@ -367,7 +366,7 @@ def main(arguments: list[str]) -> None:
     for name in ("httpx", "httpcore", "jax"):
         logging.getLogger(name).setLevel(logging.WARNING)
     state = given.state_dir.resolve()
-    config = {"partition-id": given.device, "state-dir": str(state)}
+    config = {"partition-id": given.device, "state-dir": str(state), "key": str(given.key.resolve())}
     config |= parse_config_args([given.node_config] if given.node_config else None)
     key = read_private_key(given.key)
     diary = Diary(state / f"device-{given.device}.json")
@@ -382,14 +381,3 @@ def main(arguments: list[str]) -> None:
             sys.exit(130)
         finally:
             node.leave()
-
-
-def read_private_key(file: Path) -> ec.EllipticCurvePrivateKey:
-    """A device's key; another file is an InputError."""
-    try:
-        key = load_ssh_private_key(file.read_bytes(), None)
-    except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"{file} is not a device's private key: {error}") from None
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise InputError(f"{file} is not an elliptic-curve key, as Flower needs it")
-    return key

@@ -41,15 +41,27 @@ def public_keys(folder: Path) -> dict[bytes, int]:
     return keys
 
 
+def registered_keys(folder: Path) -> dict[int, ec.EllipticCurvePublicKey]:
+    """The public keys of a folder by device, for checking signatures."""
+    public_keys(folder)  # the same checks
+    found = ((NAME.fullmatch(file.name), file) for file in sorted(folder.glob("device-*.pub")))
+    return {int(name.group(1)): load_key(file) for name, file in found if name}
+
+
 def read_public_key(file: Path) -> bytes:
     """A device's public key, as Flower writes it; another file is an InputError."""
+    return public_key_to_bytes(load_key(file))
+
+
+def load_key(file: Path) -> ec.EllipticCurvePublicKey:
+    """A device's public key; another file is an InputError."""
     try:
         key = load_ssh_public_key(file.read_bytes())
     except (OSError, ValueError) as error:
         raise InputError(f"{file} is not a public key: {error}") from None
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise InputError(f"{file} is not an elliptic-curve key, as Flower needs it")
-    return public_key_to_bytes(key)
+    return key
 
 
 @dataclass

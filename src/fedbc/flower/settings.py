@@ -52,6 +52,8 @@ class Deployment:
     most_examples: int = setting(0, "how many training examples a device may say that it has; 0 is no limit")
     diagnostics: bool = setting(True, "devices tell lambda, gamma, drift and loss beside their summand")
     keys: str = setting("keys", "the folder of the devices' public keys, on the machine of the ServerApp")
+    secure: bool = setting(False, "secure aggregation: the server learns sums over devices only")
+    secure_clip: float = setting(10.0, "the norm to which a device's x - z is clipped in a secure sum")
     personalize: bool = setting(False, "after the last round devices personalise z, for themselves")
     out: str = setting("runs/deployment", "the run folder, on the machine of the ServerApp")
 
@@ -63,6 +65,9 @@ class Deployment:
             checks.integer(name, getattr(self, name), at_least=1)
         for name in ("move_limit", "move_factor"):
             checks.number(name, getattr(self, name), at_least=0)
+        checks.number("secure_clip", self.secure_clip, above=0)
+        if self.secure:
+            self._check_secure()
         checks.integer("sample", self.sample, at_most=self.devices)
         checks.integer("min_devices", self.min_devices, at_most=self.sample or self.devices)
         if "gradient" in self.what:
@@ -70,6 +75,19 @@ class Deployment:
         if "lagrangian" in self.what and not self.diagnostics:
             raise InputError("evaluate has 'lagrangian', which needs diagnostics=true: devices tell lambda and drift")
         self.as_simulated()  # the rest of the checks
+
+    def _check_secure(self) -> None:
+        """What needs single uploads does not go with secure sums."""
+        if self.min_devices < 2:
+            raise InputError(
+                f"min_devices={self.min_devices} is not accepted with secure=true: a sum of one device is its upload; "
+                "give at least 2"
+            )
+        if self.move_limit:
+            raise InputError(
+                f"move_limit={self.move_limit:g} is not accepted with secure=true: the server sees no single upload to "
+                "judge; secure_clip bounds what a device can do"
+            )
 
     @property
     def what(self) -> tuple[str, ...]:

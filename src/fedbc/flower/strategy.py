@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,10 @@ from fedbc.flower.journal import Journal, Row
 from fedbc.flower.messages import Answer, Kind, MessageError, Order, Shapes, layout
 from fedbc.flower.post import GRACE_SECONDS, Post
 from fedbc.flower.roster import Roster
+from fedbc.flower.secure_rounds import SecureRounds
 from fedbc.flower.settings import Deployment
 from fedbc.flower.summing import Mover, RoundSum
+from fedbc.flower.sums import WHY
 from fedbc.models.base import Model
 from fedbc.runs.deployed import DeviceStatus, Status
 from fedbc.simulation.schedule import SAMPLE, generator, sample_devices
@@ -72,6 +74,7 @@ class AlgorithmStrategy(Strategy):
         self.status = Status(journal.run, settings.rounds, [DeviceStatus(n) for n in range(settings.devices)])
         self._update, self._mover = jax.jit(algorithm.update), Mover(algorithm, settings.devices)
         self._joined = False
+        self._secure = SecureRounds(self) if settings.secure else None
         self._pack: tuple[ArrayRecord, bytes] | None = None
 
     def summary(self) -> None:
@@ -79,6 +82,10 @@ class AlgorithmStrategy(Strategy):
         s, j = self.settings, self.journal
         log.info("%s, %d rounds, %d devices, seed %d", self.algorithm, s.rounds, s.devices, s.seed)
         log.info("run folder %s, run %s", j.folder.resolve(), j.run)
+        if s.secure:
+            log.info("%s; clipped to %g", WHY, s.secure_clip)
+            if s.move_factor:
+                log.info("run.move-factor does not apply: the server sees no single upload to judge")
         if j.round:
             log.info("goes on after round %d", j.round)
 
@@ -127,10 +134,10 @@ class AlgorithmStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The orders to train, for the devices drawn from those that are there; `arrays` is the broadcast and z."""
-        drawn = draw(self.settings, server_round, self.holders)
+        drawn = self.drawn(server_round)
         self.asked = {self.holders[device]: device for device in drawn}
         pack = self._packed(arrays)
-        return [self._order(Kind.TRAIN, node, device, server_round, pack) for node, device in self.asked.items()]
+        return [self.order(Kind.TRAIN, node, device, server_round, pack) for node, device in self.asked.items()]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -146,14 +153,14 @@ class AlgorithmStrategy(Strategy):
                     answer, summand, info = self._read_summand(reply, device, server_round)
                     move = self._move(summand)
                 except MessageError as error:
-                    self._reject(server_round, device, node, str(error))
+                    self.reject(server_round, device, node, str(error))
                 else:
                     round_sum.add(device, summand, answer.examples, info, move)
             self.status.largest_moves = round_sum.largest()
             if self.check_bounds:
                 nodes = {device: node for node, device in self.asked.items()}
                 for entry, why in round_sum.beyond(self.settings.move_limit, self.settings.move_factor):
-                    self._reject(server_round, entry.device, nodes[entry.device], why)
+                    self.reject(server_round, entry.device, nodes[entry.device], why)
             taken = {device: (entry.examples, entry.info) for device, entry in round_sum.entries.items()}
             if len(taken) < min(self.settings.min_devices, len(self.asked)) or not taken:
                 return None, None
@@ -168,7 +175,7 @@ class AlgorithmStrategy(Strategy):
         self.asked = {node: device for device, node in self.holders.items()}
         what, pack = str(config.get("evaluate", "")), self._packed(arrays)
         return [
-            self._order(Kind.EVALUATE, node, device, server_round, pack, what) for node, device in self.asked.items()
+            self.order(Kind.EVALUATE, node, device, server_round, pack, what) for node, device in self.asked.items()
         ]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -183,10 +190,10 @@ class AlgorithmStrategy(Strategy):
                 if device in found:
                     raise MessageError("it answered twice")
                 received = messages.parts(reply)
-                self._check_answer(messages.from_config(Answer, received.config), device, server_round)
+                self.check_answer(messages.from_config(Answer, received.config), device, server_round)
                 found[device] = messages.from_metrics(received.metrics, names)
             except MessageError as error:
-                self._reject(server_round, device, node, str(error), "evaluation after round")
+                self.reject(server_round, device, node, str(error), "evaluation after round")
         row = scores.row(found, what, self.tune, accuracy=self.model.correct is not None)
         return MetricRecord(dict(row)) if row else None
 
@@ -196,6 +203,11 @@ class AlgorithmStrategy(Strategy):
         record = _record(**broadcast)
         for attempt in range(1, self.settings.attempts + 1):
             self._assemble(number, post)
+            if self._secure is not None:
+                if self._secure.train(number, self._packed(record), post):
+                    return
+                log.warning("round %d: nothing was summed, attempt %d of %d", number, attempt, self.settings.attempts)
+                continue
             orders = list(self.configure_train(number, record, ConfigRecord(), post.grid))
             whats = {node: f"round {number}, device {device}" for node, device in self.asked.items()}
             self.status.enter(self.journal.folder, f"trains round {number}", self.asked.values(), number)
@@ -213,8 +225,10 @@ class AlgorithmStrategy(Strategy):
 
     def _evaluate_round(self, number: int, post: Post, seconds: float) -> dict[str, Any] | None:
         """Measure after a round; the orders also tell the devices which round of theirs was taken."""
+        if self._secure is not None and self.settings.what:
+            return self._secure.evaluate(number, self._packed(_record(**{"global": self.z})), post)
         config = ConfigRecord({"evaluate": ",".join(self.settings.what)})
-        orders = list(self.configure_evaluate(number, _record(**{"global": self._z}), config, post.grid))
+        orders = list(self.configure_evaluate(number, _record(**{"global": self.z}), config, post.grid))
         whats = {node: f"evaluation after round {number}, device {device}" for node, device in self.asked.items()}
         self.status.enter(self.journal.folder, f"evaluates round {number}")
         replies = post.ask(orders, whats, seconds)
@@ -260,12 +274,16 @@ class AlgorithmStrategy(Strategy):
                 )
             time.sleep(LOOK_SECONDS)
 
+    def drawn(self, number: int) -> list[int]:
+        """The devices of a round, of those that are there."""
+        return draw(self.settings, number, self.holders)
+
     def _read_summand(
         self, reply: Message, device: int, number: int
     ) -> tuple[Answer, storage.Arrays, dict[str, float]]:
         received = messages.parts(reply)
         answer = messages.from_config(Answer, received.config)
-        self._check_answer(answer, device, number)
+        self.check_answer(answer, device, number)
         if answer.examples < 1 or answer.examples > (self.settings.most_examples or answer.examples):
             raise MessageError(f"it has {answer.examples} examples")
         summand = messages.unpack(received.arrays, self.wanted)
@@ -290,11 +308,13 @@ class AlgorithmStrategy(Strategy):
     def _on_fault(self, node: int, what: str) -> None:
         self.status.fault(self.asked.get(node, -1), f"round {self.journal.round + 1}: {what}")
 
-    def _reject(self, number: int, device: int, node: int, why: str, when: str = "round") -> None:
+    def reject(self, number: int, device: int, node: int, why: str, when: str = "round") -> None:
+        """Note that a device's answer is not used, and why."""
         log.warning("%s %d: device %d (node %d) is rejected: %s", when, number, device, node, why)
         self.status.fault(device, f"{when} {number}: {why}")
 
-    def _check_answer(self, answer: Answer, device: int, number: int) -> None:
+    def check_answer(self, answer: Answer, device: int, number: int) -> None:
+        """A MessageError if the answer is another device's, or of another round or run."""
         if (answer.run, answer.round, answer.device) != (self.journal.run, number, device):
             raise MessageError(f"it answers for device {answer.device} in round {answer.round} of run {answer.run}")
         if answer.anew:
@@ -306,6 +326,11 @@ class AlgorithmStrategy(Strategy):
             )
 
     def _take(self, number: int, total: storage.Arrays, taken: Mapping[int, tuple[int, dict[str, float]]]) -> None:
+        self.journal.close_round(self.updated(number, total), taken)
+        self.log_sum(number, taken, self.asked.values())
+
+    def updated(self, number: int, total: storage.Arrays) -> Any:
+        """The server's state after a sum; one that is not finite ends the run."""
         server = self._update(self.journal.server, self._whole(total), jnp.asarray(self.settings.devices, float))
         if not all(bool(jnp.isfinite(a).all()) for a in jax.tree.leaves(self.algorithm.global_model(server))):
             furthest = ", ".join(f"{d} ({m:.3g} medians)" for d, m in self.status.largest_moves.items())
@@ -315,8 +340,11 @@ class AlgorithmStrategy(Strategy):
                 round=number,
                 device=next(iter(self.status.largest_moves), None),
             )
-        self.journal.close_round(server, taken)
-        left_out = sorted(set(self.asked.values()) - set(taken))
+        return server
+
+    def log_sum(self, number: int, taken: Collection[int], asked: Collection[int]) -> None:
+        """Say who is in a round's sum, and who is not."""
+        left_out = sorted(set(asked) - set(taken))
         without = f", without {', '.join(map(str, left_out))}" if left_out else ""
         log.info("round %d: sum of %d devices%s", number, len(taken), without)
 
@@ -327,11 +355,12 @@ class AlgorithmStrategy(Strategy):
         self.journal.server = self.algorithm.init_server(z)
 
     @property
-    def _z(self) -> Any:
+    def z(self) -> Any:
+        """The global model."""
         return self.algorithm.global_model(self.journal.server)
 
     def _global_record(self) -> ArrayRecord:
-        return _record(**{"global": self._z})
+        return _record(**{"global": self.z})
 
     def _packed(self, arrays: ArrayRecord) -> bytes:
         """The same bytes for all of a round's orders."""
@@ -339,7 +368,8 @@ class AlgorithmStrategy(Strategy):
             self._pack = (arrays, messages.pack({name: array.numpy() for name, array in arrays.items()}))
         return self._pack[1]
 
-    def _order(self, kind: Kind, node: int, device: int, number: int, pack: bytes, evaluate: str = "") -> Message:
+    def order(self, kind: Kind, node: int, device: int, number: int, pack: bytes, evaluate: str = "") -> Message:
+        """The order to a device; `pack` has its arrays."""
         s, j = self.settings, self.journal
         order = Order(
             run=j.run,
