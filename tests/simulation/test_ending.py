@@ -102,3 +102,37 @@ def test_time_ends_with_a_round_that_is_evaluated():
 def test_what_means_nothing_is_told_in_a_sentence(chosen, sentence):
     with pytest.raises(fedbc.InputError, match=sentence):
         run_one(**chosen)
+
+
+def test_a_callback_ends_the_run_and_adds_columns_to_history(tmp_path):
+    def watch(row, result):
+        if row["round"] % 2 == 0:
+            so_far = result()
+            assert so_far.rounds == row["round"]
+            row["worst_f1"] = so_far.evaluate(metrics=["f1"])["local_f1"].min()
+        return row["round"] == 5
+
+    result = run_one(on_round=watch, checkpoint=tmp_path / "run")
+    assert result.rounds == 5
+    assert result.history["ended"].iloc[-1] == "on_round"
+    assert result.history["worst_f1"].notna().tolist() == [False, True, False, True, False]
+    assert result.summary()["worst_f1"] > 0
+    assert run_one(checkpoint=tmp_path / "run", resume=True).history["worst_f1"].notna().sum() == 2
+    loaded = fedbc.load(result.save(tmp_path / "kept")).history
+    assert loaded["worst_f1"].iloc[3] == pytest.approx(result.history["worst_f1"].iloc[3])
+    seen = []
+    assert run_one(rounds=3, on_round=seen.append).rounds == len(seen) == 3
+    assert run_one(rounds=3, on_round=lambda row: row["global_accuracy"]).rounds == 3  # a number is no True
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"global_accuracy": 1.0}, "on_round changed 'global_accuracy'"),
+        ({"mine": "good"}, "on_round added 'mine' of type str"),
+        ({"mine": [1.0]}, "on_round added 'mine' of type list"),
+    ],
+)
+def test_a_callback_adds_numbers_and_changes_none(change, sentence):
+    with pytest.raises(fedbc.InputError, match=sentence):
+        run_one(rounds=2, on_round=lambda row: row.update(change))

@@ -25,6 +25,7 @@ class Reason(StrEnum):
     TARGET = "target_accuracy"
     PATIENCE = "patience"
     TIME = "time_budget"
+    CALLBACK = "on_round"
 
 
 @dataclass(frozen=True)

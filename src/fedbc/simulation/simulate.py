@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -23,7 +23,8 @@ from fedbc.errors import Diverged, InputError, Interrupted, MachineLost
 from fedbc.machines.joining import here
 from fedbc.machines.share import keep_own
 from fedbc.models.base import Model
-from fedbc.simulation import batches, checkpoints
+from fedbc.simulation import batches, callback, checkpoints
+from fedbc.simulation.callback import OnRound
 from fedbc.simulation.checkpoints import Checkpoint
 from fedbc.simulation.debug import ByHand
 from fedbc.simulation.description import check_same_run, checksum, describe_run
@@ -82,7 +83,7 @@ def simulate(
     checkpoint_every: int = 20,
     resume: bool = False,
     debug: bool = False,
-    on_round: Callable[[Row], None] | None = None,
+    on_round: OnRound | None = None,
 ) -> Result:
     """Run a federated method on one machine.
 
@@ -131,7 +132,8 @@ def simulate(
     checkpoint, checkpoint_every: a folder to write the run's whole state to, every so many rounds.
     resume: go on from the folder's checkpoint, to the same bits as an uninterrupted run.
     debug: no compilation, one device after the other; errors name round, device and stage.
-    on_round: called with each row of history.
+    on_round: called with each row of history, or with the row and a function that gives the result so far. Numbers that
+        it adds to the row become columns of history; if it returns True, the run ends with this round.
     """
     checks.integer("rounds", rounds, at_least=1)
     what: Any = evaluate
@@ -314,9 +316,7 @@ class Simulation:
         self.history.append(row)
         return row
 
-    def go(
-        self, rounds: int, *, on_round: Callable[[Row], None] | None = None, checkpoint: Checkpoint | None = None
-    ) -> None:
+    def go(self, rounds: int, *, on_round: OnRound | None = None, checkpoint: Checkpoint | None = None) -> None:
         """Run until so many rounds are done. Ctrl-C lets the round end, keeps it, and raises Interrupted."""
         if checkpoint is not None:
             with storage.explained(checkpoint.file.parent):
@@ -337,9 +337,9 @@ class Simulation:
                     if checkpoint is not None and checkpoint.at_the_end:
                         checkpoint.keep(self)
                     raise
-                if on_round is not None:
-                    on_round(row)
-                if self.settings.ending.is_given:
+                if on_round is not None and callback.call(on_round, row, self.result):
+                    self._end_by_callback()
+                elif self.settings.ending.is_given:
                     self._end(rounds)
                 last = self.round == rounds or self._ended()
                 due = checkpoint is not None and checkpoint.is_due(self.round)
@@ -360,6 +360,11 @@ class Simulation:
             reason = Reason.ROUNDS
         if reason is not None:
             self.history[-1][COLUMN] = str(reason)
+
+    def _end_by_callback(self) -> None:
+        if not self.machines.alone:
+            raise InputError("on_round returned True, but machines that share a run end it together: use patience")
+        self.history[-1][COLUMN] = str(Reason.CALLBACK)
 
     def _is_late(self) -> bool:
         """Whether the time is over, for any of the machines."""
@@ -541,7 +546,7 @@ def _initial_parameters(model: Model, seed: int) -> Any:
 def _columns(history: list[Row]) -> list[str]:
     """The columns in the order of a full row, whether or not the first round was evaluated."""
     fullest: Row = max(history, key=lambda row: len(row), default={"round": 0, "seconds": 0.0})
-    return list(fullest)
+    return list(dict.fromkeys([*fullest, *(name for row in history for name in row)]))
 
 
 def _under(prefix: str, arrays: storage.Arrays) -> storage.Arrays:
