@@ -64,7 +64,9 @@ bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.grid
+	$(BIN)/python -m benchmarks.machines
 	$(BIN)/python -m benchmarks.report
+	$(BIN)/python -m benchmarks.machines_report
 
 # Renew the pinned versions from what pip resolves today, under the limits of constraints.in; review the diff.
 lock:

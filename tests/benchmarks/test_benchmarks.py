@@ -137,3 +137,45 @@ def test_page_and_readme_are_what_the_results_say(tmp_path, monkeypatch):
     readme.write_text((ROOT / "README.md").read_text())
     report.put_summary(readme, found)
     assert readme.read_text() == (ROOT / "README.md").read_text()
+
+
+def test_a_run_of_two_processes_is_measured_and_told(tmp_path):
+    out, page = tmp_path / "results.json", tmp_path / "page.md"
+    run("machines", "--workloads=W1", "--rounds=1", "--devices=30", "--sums=2", f"--out={out}")
+    found = json.loads(out.read_text())["machines"]
+    one = found["rounds"]["W1"]
+    assert one["ratio"] > 0
+    # What 10 devices' rows add to the summand: x and lambda x of 610 numbers, lambda, 1.
+    assert one["summand_bytes"] == 4 * (2 * 610 + 2)
+    assert one["summand_bytes"] < one["sent_per_round"] < one["summand_bytes"] + 10 * 100
+    assert [p["owned"] for p in found["memory"]["processes"]["2"]] == [15, 15]
+    assert [p["states"] for p in found["memory"]["processes"]["2"]] == [15, 15]
+    # The LSTM and the CNN take minutes: the page is made of numbers that are not theirs.
+    found["rounds"] |= dict.fromkeys(("W3", "W4"), one)
+    out.write_text(json.dumps(json.loads(out.read_text()) | {"machines": found}))
+    page.write_text("before <!-- from benchmarks/results.json, by `python -m benchmarks.machines_report` --> stale"
+                    "<!-- up to here --> after")  # fmt: skip
+    run("machines_report", f"--results={out}", f"--page={page}")
+    text = page.read_text()
+    assert text.startswith("before")
+    assert text.endswith("after")
+    assert "stale" not in text
+    for heading in ("### Time and traffic", "### Memory", "### A projection to a hundred machines", "The LSTM, c ="):
+        assert heading in text
+
+
+def test_the_projection_is_the_formula(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    from benchmarks.machines_report import Link, Projection, excess, measured_link
+
+    link = Link("", latency=1e-3, rate=1e8)
+    assert link.all_reduce(2e6, 2) == pytest.approx(2 * (1e-3 + 1e6 / 1e8))
+    sums = [{"bytes": size, "seconds": link.all_reduce(size, 2)} for size in (2**10, 2**20, 2**24)]
+    found = measured_link(sums)
+    assert (found.latency, found.rate) == pytest.approx((link.latency, link.rate), rel=0.02)
+    one = Projection("", device_seconds=0.1, sent=2e6)
+    assert one.training(4) == pytest.approx(1000 / 4 * 0.1 * (1 + excess(1000, 4)))
+    limit = one.dominated_from(link)
+    assert link.all_reduce(2e6, limit) > one.training(limit)
+    assert link.all_reduce(2e6, limit - 1) <= one.training(limit - 1)
+    assert Projection("", device_seconds=1e6, sent=1.0).dominated_from(link) is None

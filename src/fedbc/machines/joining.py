@@ -8,7 +8,8 @@ import socket
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import jax
@@ -69,8 +70,22 @@ def join(
     atexit.register(_leave)
     watching.watch(_world)
 
-    _world.agree("software", ", ".join(f"{name} {version}" for name, version in runtime.versions().items()))
+    with _output_as_errors():
+        _world.agree("software", ", ".join(f"{name} {version}" for name, version in runtime.versions().items()))
     return _world
+
+
+@contextmanager
+def _output_as_errors() -> Iterator[None]:
+    """At the first meeting Gloo says on standard output that it is connected: there, results are expected."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _from_environment(
