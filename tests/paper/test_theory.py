@@ -7,7 +7,9 @@ import pytest
 
 import fedbc
 from fedbc.algorithms import smoothness
-from fedbc.paper import theory, toy
+from fedbc.paper import epsilon, theory, toy
+from fedbc.simulation.device import run_key
+from fedbc.simulation.schedule import INIT
 
 
 def test_power_iteration_finds_the_largest_eigenvalue():
@@ -110,3 +112,32 @@ def test_the_toy_example():
     assert consensus["local_loss"] > fedavg["local_loss"]
     # A tolerance that never binds leaves every multiplier 0: FedAvg.
     np.testing.assert_allclose(loose["path"], fedavg["path"], atol=1e-4)
+
+
+def test_the_study_of_epsilon_counts_the_steps_that_gradient_descent_takes(monkeypatch):
+    """By a loop of NumPy in 64 bits; an epsilon that the limit is too low for has no number of steps."""
+    monkeypatch.setattr(epsilon, "DRAWS", 2)
+    name, wanted = "logistic regression", (0.3, 0.05, 1e-9)
+    line = epsilon.run_case(epsilon.Case(name, wanted, False, limit=60))
+    x, y = epsilon.copies(1).train.of(0)
+    x, one_hot = np.c_[x.astype(float), np.ones(len(y))], np.eye(10)[y]
+    start = epsilon.MODELS[name]().init(run_key(1, INIT))
+    w = np.concatenate([np.asarray(start["w"], float), np.asarray(start["b"], float)[None]])
+    residuals = []
+    for _ in range(60):
+        gradients = []
+        for at in (w, None):
+            at = w - epsilon.RATE * gradients[0] if at is None else at
+            e = np.exp(x @ at)
+            gradients.append(x.T @ (e / e.sum(1, keepdims=True) - one_hot) / len(y))
+        w = w - epsilon.RATE * gradients[0]
+        residuals.append((gradients[1] ** 2).sum())
+    counted = [next((k for k, r in enumerate(residuals, 1) if r <= e), None) for e in wanted]
+    assert line["steps"] == [[k] for k in counted]
+    assert counted[2] is None
+    stochastic = epsilon.run_case(epsilon.Case(name, (0.3,), True, limit=60))
+    assert stochastic["rate"] == epsilon.RATE
+    assert [len(steps) for steps in stochastic["steps"]] == [2]
+    assert all(k % epsilon.EVERY == 0 for k in stochastic["steps"][0])
+    points = epsilon.points([line, stochastic])
+    assert [p.epsilon for p in points] == [0.3, 0.3, 0.05]  # the one without a number is left out

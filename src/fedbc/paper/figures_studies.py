@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedbc.drawing import COLOURS
-from fedbc.paper import theory, toy
+from fedbc.paper import epsilon, theory, toy
 from fedbc.paper.drawing import (
     BLUE,
     GREEN,
@@ -129,5 +129,28 @@ def plateaus(found: Evidence) -> Picture | None:
             a.set_xlabel(f"{name} (0 at the left edge)" if 0 in xs else {"steps": "K"}.get(name, name))
     axes[0].set_ylabel("‖∇f(z)‖², last tenth")
     axes[-1].set_ylabel("(1/T) Σ ‖∇f_i(x_i)‖², mean of devices")
+    legend_once(picture, axes)
+    return picture
+
+
+def steps_against_epsilon(found: Evidence) -> Picture | None:
+    """The steps that the local solver takes to epsilon, beside the paper's orders."""
+    lines = {line["hash"]: line for line in found.studies["epsilon"] or []}
+    if not lines:
+        return None
+    picture, axes = panels(list(epsilon.MODELS), 4.2, 3.3)
+    for a, model in zip(axes, epsilon.MODELS, strict=True):
+        for stochastic, colour, name, power in ((False, BLUE, "gradient descent", 1), (True, ORANGE, "SGD", 2)):
+            cases = [c for c in epsilon.cases() if c.model == model and c.stochastic == stochastic]
+            points = epsilon.points([lines[c.key] for c in cases if c.key in lines])
+            if not points:
+                continue
+            at = np.array([p.epsilon for p in points])
+            a.fill_between(at, [p.least for p in points], [p.most for p in points], color=colour, alpha=0.2)
+            a.plot(at, [p.median for p in points], "o-", color=colour, label=name, markersize=4, linewidth=1.5)
+            order = points[0].median * (at[0] / at) ** power
+            a.plot(at, order, "--", color=colour, linewidth=1, label="O(1/epsilon)" if power == 1 else "O(1/epsilon²)")
+        a.set(xscale="log", yscale="log", xlabel="epsilon")
+    axes[0].set_ylabel("local steps")
     legend_once(picture, axes)
     return picture

@@ -140,5 +140,14 @@ FIGURES = {
             ("theory",),
             figures_studies.plateaus,
         ),
+        Figure(
+            "epsilon",
+            "Local steps against epsilon",
+            "Steps until ‖∇L_i‖² <= epsilon on all of a device's data (one device of the synthetic data), SGD's median "
+            "and range over five draws of batches of 10; dashed, the paper's O(1/epsilon) and O(1/epsilon²) through "
+            "the right-most point.",
+            ("epsilon",),
+            figures_studies.steps_against_epsilon,
+        ),
     )
 }

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from fedbc import data, storage
 from fedbc.data.federation import Federation
 from fedbc.data.picture import class_counts
-from fedbc.paper import theory, toy
+from fedbc.paper import epsilon, theory, toy
 from fedbc.paper.catalogue import CLASSES, EXPONENTS
-from fedbc.runs import Lines
+from fedbc.runs import Line, Lines
 
 Progress = Callable[[str, int, int], None]
+C = TypeVar("C", theory.Case, epsilon.Case)
 
 
 @dataclass(frozen=True)
@@ -58,14 +59,23 @@ def _run_toy(path: Path, progress: Progress) -> None:
     progress("toy", 1, 1)
 
 
-def _run_theory(path: Path, progress: Progress) -> None:
+def _run_cases(name: str, cases: Iterable[C], run: Callable[[C], Line], path: Path, progress: Progress) -> None:
+    """Those that the file lacks, a line for each."""
     lines = Lines(path)
     known = lines.read()
-    every = {case.key: case for _, case in theory.cases()}
+    every = {case.key: case for case in cases}
     for number, (key, case) in enumerate(every.items(), 1):
         if key not in known:
-            lines.append(theory.run_case(case))
-        progress("theory", number, len(every))
+            lines.append(run(case))
+        progress(name, number, len(every))
+
+
+def _run_theory(path: Path, progress: Progress) -> None:
+    _run_cases("theory", (case for _, case in theory.cases()), theory.run_case, path, progress)
+
+
+def _run_epsilon(path: Path, progress: Progress) -> None:
+    _run_cases("epsilon", epsilon.cases(), epsilon.run_case, path, progress)
 
 
 def _run_partitions(path: Path, progress: Progress) -> None:
@@ -115,6 +125,14 @@ STUDIES = {
             _run_theory,
             len({case.key for _, case in theory.cases()}),
             5,
+        ),
+        Study(
+            "epsilon",
+            "Local steps against epsilon: gradient descent and SGD",
+            "epsilon.jsonl",
+            _run_epsilon,
+            len(list(epsilon.cases())),
+            2,
         ),
         Study(
             "partitions",
