@@ -16,6 +16,8 @@ from fedbc import trees
 from fedbc.algorithms import ALGORITHMS
 from fedbc.algorithms.domains import Ball, Box
 from fedbc.simulation.schedule import Batching, Planner
+from fedbc.simulation.settings import Settings
+from fedbc.simulation.simulate import Simulation
 
 # --- K_i --------------------------------------------------------------------------------------------------------------
 
@@ -80,10 +82,22 @@ def test_lanes_hold_and_balance_any_draw(amount):
             np.testing.assert_array_equal(filled, loads)
 
 
+def test_nothing_recompiles_whatever_the_devices_do():
+    """Draws of K_i, an epsilon per device and schedules: one program for all rounds, for one lane and for two."""
+    chosen = {"epochs": "1-6", "epsilon": (0.0, 0.01, 0.05, 0.1, 1.0), "lr_schedule": "cosine,rounds=9"}
+    for lanes in (1, 2):
+        settings = Settings(batch_size=5, sample=3, lanes=lanes, evaluate=(), seed=1, **chosen)
+        run = Simulation(fedbc.FedBC(lr=0.1), MODEL, small_federation(), settings)
+        run.go(5)
+        steps = run.result().devices["steps"]
+        assert steps.nunique() > 5
+        assert run.engine.compilations == 1
+
+
 # --- epsilon_i --------------------------------------------------------------------------------------------------------
 
 # Such that some devices stop early, and others take all their steps.
-EPSILONS = {"fedbc": 0.05, "scaffold": 0.2, "feddyn": 0.05, "qfedavg": 0.05}
+EPSILONS = {"fedbc": 0.05, "scaffold": 0.2, "feddyn": 0.05, "qfedavg": 0.05, "ditto": 0.1}
 
 
 @pytest.mark.parametrize("name", EPSILONS)
@@ -207,8 +221,23 @@ def test_a_module_of_pytorch_takes_the_same_work_and_rates():
         weight = np.asarray(theirs.global_model["weight"]).T
         np.testing.assert_allclose(weight, wanted.global_model["w"], rtol=1e-4, atol=1e-6)
         assert np.abs(weight - np.asarray(plain.global_model["weight"]).T).max() > 1e-4
-    with pytest.raises(fedbc.InputError, match=r"epsilon does not apply to .*PyTorch takes its steps"):
-        fedbc.simulate(fedbc.FedBC(), model(module), federation, rounds=1, epsilon=0.1)
+    chosen = {"epsilon": 0.4, "epochs": 4, "batch_size": 5, "check_every": 1, "rounds": 2, "evaluate": ()}
+    told = [
+        fedbc.simulate(fedbc.FedBC(lr=0.1), m, federation, **chosen).devices for m in (model(module), for_jax(module))
+    ]
+    np.testing.assert_array_equal(told[0]["steps"], told[1]["steps"])
+    np.testing.assert_allclose(told[0]["residual"], told[1]["residual"], rtol=1e-3)
+    assert told[0]["steps"].nunique() > 2
+
+
+def test_the_residual_is_that_of_evaluation():
+    """Of a network with dropout: the exact gradient without it, at a place that one step of it led to."""
+    network = fedbc.models.mlp(4, 6, 3, dropout=0.5)
+    federation = small_federation((12,))
+    result = fedbc.simulate(
+        fedbc.FedAvg(lr=0.1), network, federation, rounds=1, batch_size=None, epsilon=1e-9, evaluate=("gradient",)
+    )
+    assert result.devices["residual"].iloc[0] == pytest.approx(result.history["gradient_sqnorm"].iloc[0], rel=1e-4)
 
 
 def for_jax(module):
@@ -221,7 +250,6 @@ def for_jax(module):
     ("name", "chosen", "sentence"),
     [
         ("scaffold", {"domain": "ball,radius=1"}, "control variates of option II assume plain steps"),
-        ("ditto", {"epsilon": 0.1}, "epsilon does not apply to ditto: it trains two models"),
         ("perfedbc", {"epsilon": 0.1}, "its steps are no descent on one function"),
         ("l2gd", {"epsilon": 0.1}, "K being known before"),
     ],

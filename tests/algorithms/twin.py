@@ -356,11 +356,21 @@ def feddyn(h: Any, world: World) -> Outcome:
 
 def fedbc_like(h: Any, world: World, local: Callable[..., Matrix]) -> Outcome:
     z, x, lam, gam, L = world.initial, {}, {}, {}, {}
+    missed = [[] for _ in world.data]  # how far z went in the rounds since a device took part
     for t, sampled in world.schedule():
         for i in sampled:
             if i not in x:
                 fixed = h.tolerance[i] if isinstance(h.tolerance, tuple) else h.tolerance
                 x[i], lam[i], gam[i] = z, h.multiplier, 0.0 if fixed == "learned" else fixed
+            for far in missed[i] if h.absent == "follow" else []:
+                low, high = h.lambda_min, h.lambda_max
+                if h.bounds == "theory":
+                    known = max(L.get(i, 0.0), 1e-6)
+                    low, high = 1 + known, 1 + known + 0.99 * (1 + known) / known
+                before = lam[i]
+                lam[i] = min(max(before + h.dual_lr * (far - gam[i]), low), high)
+                gam[i] += h.dual_lr * before if h.tolerance == "learned" else 0.0
+            missed[i] = []
             start, (low, high) = z if h.start == "global" else x[i], (h.lambda_min, h.lambda_max)
             if h.bounds == "theory":
                 first = world.batches(t, i)[0]
@@ -375,7 +385,9 @@ def fedbc_like(h: Any, world: World, local: Callable[..., Matrix]) -> Outcome:
                 gam[i] = gam[i] + h.dual_lr * old
         counted = sorted(x) if h.server == "all" else sampled
         weights = [lam[i] for i in counted]
-        z = mean([x[i] for i in counted], weights if sum(weights) > 0 else None)
+        before, z = z, mean([x[i] for i in counted], weights if sum(weights) > 0 else None)
+        for i in set(range(len(missed))) - set(sampled):
+            missed[i].append(((z - before) ** 2).sum())
     return Outcome(z, x, lam, gam)
 
 
@@ -472,10 +484,18 @@ def ditto(h: Any, world: World) -> Outcome:
     for t, sampled in world.schedule():
         ends = []
         for i in sampled:
-            batches = world.batches(t, i)
-            ends.append(walk(world, z, batches, h.lr, h.momentum))
-            v = personal.get(i, z)
-            personal[i] = walk(world, v, batches, h.personal_lr, h.momentum, lambda v, z=z: h.penalty * (v - z))
+            w, v, local = z, personal.get(i, z), world.local
+            batches, shared, own = world.batches(t, i), Steps(world, w), Steps(world, v)
+            for k, batch in enumerate(batches, 1):
+                w = shared.move(w, gradient(w, batch), 0.0, h.lr, h.momentum)
+                v = own.move(v, gradient(v, batch), h.penalty * (v - z), h.personal_lr, h.momentum)
+                if local.epsilon is None or k % local.every:
+                    continue
+                full = [gradient(u, world.data[i]) + local.weight_decay * u for u in (w, v)]
+                if max((full[0] ** 2).sum(), ((full[1] + h.penalty * (v - z)) ** 2).sum()) <= local.epsilon:
+                    break
+            ends.append(w)
+            personal[i] = v
         z = mean(ends, server_weights(h, world, sampled))
     return Outcome(z, personal)
 

@@ -291,6 +291,8 @@ def test_settings_are_read_strictly():
         ("run.rounds", "3"): "type int",
         ("run.evaluate", "gradient"): "does not measure it",
         ("run.sample", 4): "<= 3",
+        ("run.optimizer", "adam"): "run.optimizer is an argument of the simulator",
+        ("run.check-every", 5): "run.check-every is an argument of the simulator",
         ("algorithm.lrr", 0.1): "unknown",
     }.items():
         read = algorithm_from if bad[0].startswith("algorithm") else Deployment.from_config

@@ -9,8 +9,9 @@
     symbol   argument        symbol          argument
     mu       penalty         eta             personal_lr
 
-The other hyper-parameters (`lr`, `momentum`, `dual_lr`, `tolerance`, `server`, `start`, `lambda_min`, `lambda_max`,
-`multiplier`, `bounds`) are FedBC's, and so is the global model, to the bit: the personal models do not act on it.
+The other hyper-parameters (`lr`, `momentum`, `dual_lr`, `tolerance`, `server`, `absent`, `start`, `lambda_min`,
+`lambda_max`, `multiplier`, `bounds`) are FedBC's, and so is the global model, to the bit: the personal models do not
+act on it.
 
 v_i is kept from round to round, and is what the device uses: `local_model`, whose distance to z is the diagnostic
 `drift`. FedBC's own x_i, a briefly trained copy of z, serves the dual step and the server. Both take their steps on the
@@ -26,16 +27,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from fedbc import checks, trees
-from fedbc.algorithms import fedbc, solver
+from fedbc.algorithms import fedbc, multiplied, solver
 from fedbc.algorithms.base import Context, Duals, Finished, Loss, Params, Scalar, parameter
 from fedbc.algorithms.fedbc import FedBC
+from fedbc.algorithms.personal import BesidePersonal
 from fedbc.algorithms.solver import Rate
 
 
 class Device(NamedTuple):
     """What a device keeps: FedBC's part, and its personal model."""
 
-    shared: fedbc.Device
+    shared: multiplied.Device
     personal: Params
 
 
@@ -47,7 +49,7 @@ class Carry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BesideFedBC(FedBC):
+class BesideFedBC(BesidePersonal, FedBC):
     """FedBC's global model, and beside it a personal model for each device with a pull towards the global one."""
 
     name: ClassVar[str] = "besidefedbc"
@@ -60,14 +62,6 @@ class BesideFedBC(FedBC):
         super().__post_init__()
         checks.number("penalty", self.penalty, at_least=0)
         checks.number("personal_lr", self.personal_lr, above=0)
-
-    def refuses(self, part: solver.Part) -> str | None:
-        """It trains two models on a device."""
-        return (
-            "it trains two models on a device, each for an objective of its own"
-            if part is solver.Part.EPSILON
-            else super().refuses(part)
-        )
 
     def init_device(self, params: Params, context: Context) -> Device:  # type: ignore[override]
         """FedBC's state, and v_i = z."""
@@ -88,10 +82,9 @@ class BesideFedBC(FedBC):
     def step(self, loss: Loss, carry: Carry, batch: object) -> Carry:  # type: ignore[override]
         """w <- w - beta (∇f_i(w) + 2 lambda_i (w - z)),  v <- v - eta (∇f_i(v) + mu (v - z))"""
         shared, v = carry
-        near_z = solver.Objective(self.penalty, shared.z)
         return Carry(
             super().step(loss, shared, batch),  # type: ignore[arg-type]
-            self.solver.step(loss, v, batch, near_z, self.personal_lr, self.momentum),
+            self.solver.step(loss, v, batch, self.near(shared.z), self.personal_lr, self.momentum),
         )
 
     def finish(self, carry: Carry) -> Finished:  # type: ignore[override]

@@ -25,6 +25,7 @@ from fedbc import checks, trees
 from fedbc.algorithms import fedavg, solver
 from fedbc.algorithms.base import Context, Finished, Loss, Params, parameter
 from fedbc.algorithms.fedavg import FedAvg
+from fedbc.algorithms.personal import BesidePersonal
 from fedbc.algorithms.solver import Rate
 
 
@@ -36,7 +37,7 @@ class Carry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Ditto(FedAvg):
+class Ditto(BesidePersonal, FedAvg):
     """FedAvg's global model, and beside it a personal model for each device with a pull towards the global one."""
 
     name: ClassVar[str] = "ditto"
@@ -50,14 +51,6 @@ class Ditto(FedAvg):
         checks.number("penalty", self.penalty, at_least=0)
         checks.number("personal_lr", self.personal_lr, above=0)
 
-    def refuses(self, part: solver.Part) -> str | None:
-        """It trains two models on a device."""
-        return (
-            "it trains two models on a device, each for an objective of its own"
-            if part is solver.Part.EPSILON
-            else None
-        )
-
     def begin(self, message: Params, device: Params, context: Context) -> Carry:  # type: ignore[override]
         """w^0 = z, v^0 = v_i"""
         return Carry(super().begin(message, device, context), self.solver.start(device))
@@ -65,10 +58,9 @@ class Ditto(FedAvg):
     def step(self, loss: Loss, carry: Carry, batch: object) -> Carry:  # type: ignore[override]
         """w <- w - lr ∇f_i(w),  v <- v - eta (∇f_i(v) + lambda (v - z))"""
         shared, v = carry
-        near_z = solver.Objective(self.penalty, shared.z)
         return Carry(
             super().step(loss, shared, batch),
-            self.solver.step(loss, v, batch, near_z, self.personal_lr, self.momentum),
+            self.solver.step(loss, v, batch, self.near(shared.z), self.personal_lr, self.momentum),
         )
 
     def finish(self, carry: Carry) -> Finished:  # type: ignore[override]

@@ -17,8 +17,8 @@ f_i(x_i) + lambda_i(‖x_i - z‖² - gamma_i) is minimised in x_i on the device
     lambda_i^0      multiplier                    w^0 = z or x_i          start
 
 `momentum` is that of the local steps, 0 on paper; `server` says whose mean z is (`fedbc.algorithms.multiplied`);
-`bounds="theory"` measures each device's smoothness, from which the proofs' bounds of lambda follow
-(`fedbc.algorithms.smoothness`).
+`absent="follow"` moves lambda_i in rounds without device i (`fedbc.algorithms.following`); `bounds="theory"` measures
+each device's smoothness, from which the proofs' bounds of lambda follow (`fedbc.algorithms.smoothness`).
 
 Departures from the letter: w^0 = z where Algorithm 2 starts from x_i, as in the paper's experiments (`start="local"` is
 the letter). Where all lambda_i are 0 the server's mean, 0/0 on paper, is the plain one: x_i travels plain, too.
@@ -34,26 +34,14 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 
 from fedbc import checks, trees
-from fedbc.algorithms import latest, multiplied, smoothness, solver
+from fedbc.algorithms import following, multiplied, smoothness, solver
 from fedbc.algorithms.base import Context, Duals, Finished, LocalProblem, Loss, Params, Scalar, is_zero, parameter
 from fedbc.algorithms.descending import PlainSteps
+from fedbc.algorithms.following import Followed
 from fedbc.algorithms.latest import Latest
-from fedbc.algorithms.multiplied import Total, check_share
+from fedbc.algorithms.multiplied import Device, Server, Total, check_share
 from fedbc.algorithms.ranges import Limits
-from fedbc.algorithms.solver import Rate
-from fedbc.errors import InputError
-
-
-class Device(NamedTuple):
-    """What a FedBC device keeps."""
-
-    x: Params
-    multiplier: Scalar
-    tolerance: Scalar
-    smoothness: Scalar | None = None
-    """L_i as measured so far; only for bounds="theory\""""
-    joined: Any = None
-    """whether (1) it took part before; only for server="all\""""
+from fedbc.algorithms.solver import Rate, Solver
 
 
 class Carry(NamedTuple):
@@ -67,6 +55,8 @@ class Carry(NamedTuple):
     smoothness: smoothness.Measured | None = None
     old: Device | None = None
     """the device at the round's start; only for server="all\""""
+    round: Any = None
+    """its number; only for absent="follow\""""
 
 
 @dataclass(frozen=True)
@@ -85,6 +75,9 @@ class FedBC(PlainSteps):
     server: str = parameter(
         "sampled", "whose mean z is: 'sampled', or 'all' devices that ever took part, as last known"
     )
+    absent: str = parameter(
+        "still", "multipliers of absent devices: they stand 'still', or 'follow' the global model's moves (A-FedPD)"
+    )
     start: str = parameter("global", "where local training starts: 'global' (z) or 'local' (x_i, Algorithm 2's letter)")
     lambda_min: float = parameter(0.0, "lower bound of the multipliers (lambda_min)")
     lambda_max: float = parameter(math.inf, "upper bound of the multipliers (lambda_max)")
@@ -102,49 +95,45 @@ class FedBC(PlainSteps):
         checks.number("lambda_max", self.lambda_max, at_least=self.lambda_min, infinite=True)
         checks.number("multiplier", self.multiplier, at_least=self.lambda_min, at_most=self.lambda_max)
         checks.choice("server", self.server, ["sampled", "all"])
-        checks.choice("bounds", self.bounds, ["given", "theory"])
-        if self.bounds == "theory" and (self.lambda_min > 0 or self.lambda_max < math.inf):
-            raise InputError("bounds='theory' sets lambda_min and lambda_max itself: leave them out")
+        following.check(self)
+        smoothness.check(self)
 
     def check_population(self, devices: int) -> None:
-        """One tolerance a device, where they are given one by one."""
+        """One tolerance per device, where they are given one by one."""
         if isinstance(self.tolerance, tuple):
             checks.one_per_device("tolerance", self.tolerance, devices)
 
+    def check_solver(self, solver: Solver) -> None:
+        """Absent devices follow at one dual rate."""
+        super().check_solver(solver)
+        following.check_solver(self, solver)
+
     def check_summand(self, summand: Total | Latest, examples: int) -> None:
         """An honest share; of a change alone nothing is known."""
-        if isinstance(summand, Total):
-            check_share(summand, self.lambda_min, self.lambda_max)
+        check_share(summand, self.lambda_min, self.lambda_max)
 
     def ranges(self, limits: Limits) -> Any:
         """Those of the share (lambda_i x_i, lambda_i, x_i, 1)."""
-        if self.lambda_max == math.inf:
-            raise InputError(
-                f"{self.name}: the part 'weight', lambda_i, has no declared range for a secure sum: give a finite "
-                "lambda_max" + (", and bounds='given'" if self.bounds == "theory" else "")
-            )
-        return multiplied.ranges(limits, self.lambda_min, self.lambda_max, changes=self.server == "all")
+        return multiplied.ranges(limits, self)
 
-    def init_server(self, params: Params) -> Params | multiplied.Everyone:
-        """The server keeps z; for server="all" also what the devices sent."""
-        return multiplied.start(params) if self.server == "all" else params
+    def init_server(self, params: Params) -> Server:
+        """The server keeps z, and what `server` and `absent` ask for."""
+        return following.start(params) if self.absent == "follow" else multiplied.start(params, self.server)
 
-    def global_model(self, server: Params | multiplied.Everyone) -> Params:
+    def global_model(self, server: Server) -> Params:
         """z"""
-        return server.z if self.server == "all" else server
+        return multiplied.global_model(server)
 
-    def broadcast(self, server: Params | multiplied.Everyone) -> Params:
-        """z"""
-        return self.global_model(server)
+    def broadcast(self, server: Server) -> Params | Followed:
+        """z, and what absent devices follow."""
+        return server if isinstance(server, Followed) else self.global_model(server)
 
     def init_device(self, params: Params, context: Context) -> Device:
         """x_i = z, lambda_i = lambda^0, gamma_i = 0 if learned."""
         gamma = jnp.asarray(0.0 if isinstance(self.tolerance, str) else self.tolerance, float)
         if isinstance(self.tolerance, tuple):
             gamma = gamma[context.index]
-        unknown = jnp.zeros(()) if self.bounds == "theory" else None
-        joined = jnp.zeros((), float) if self.server == "all" else None
-        return Device(params, jnp.asarray(self.multiplier, float), gamma, unknown, joined)
+        return multiplied.joining(self, params, gamma)
 
     def local_model(self, device: Device) -> Params:
         """x_i"""
@@ -154,12 +143,12 @@ class FedBC(PlainSteps):
         """lambda_i and gamma_i"""
         return Duals(device.multiplier, device.tolerance)
 
-    def begin(self, message: Params, device: Device, context: Context) -> Carry:
+    def begin(self, message: Params | Followed, device: Device, context: Context) -> Carry:
         """w^0 = z, or x_i."""
-        w = message if self.start == "global" else device.x
-        known = smoothness.begun(device.smoothness)
+        z, duals, number = following.caught_up(self, message, device)
+        w = z if self.start == "global" else device.x
         old = device if self.server == "all" else None
-        return Carry(self.solver.start(w), message, device.multiplier, device.tolerance, context.steps, known, old)
+        return Carry(self.solver.start(w), z, *duals, context.steps, smoothness.begun(device.smoothness), old, number)
 
     def objective(self, carry: Carry) -> solver.Objective:
         """lambda_i ‖w - z‖², so that w <- w - beta (∇f_i(w) + 2 lambda_i (w - z))"""
@@ -178,16 +167,20 @@ class FedBC(PlainSteps):
         """f_i(w) + lambda_i ‖w - z‖²"""
         return LocalProblem(carry.descent.w, carry.multiplier, self.lr, self.momentum)
 
-    def finish(self, carry: Carry) -> Finished:
-        """The dual step, the tolerance's step, and the summand (lambda_i x_i, lambda_i, x_i, 1)."""
-        x, multiplier = carry.descent.w, carry.multiplier
-        drift = trees.sqdist(x, carry.z)
-        known = carry.smoothness.constant if carry.smoothness is not None else None
+    def dual_step(self, duals: Duals, drift: Scalar, known: Scalar | None) -> Duals:
+        """lambda_i and gamma_i after a round that ended with ‖x_i - z‖² = drift; `known` is L_i, for its bounds."""
+        multiplier, tolerance = duals
         if not is_zero(self.dual_lr):  # 0 times the slack of an infinite tolerance would be undefined
-            ascended = multiplier + self.dual_lr * (drift - carry.tolerance)
+            ascended = multiplier + self.dual_lr * (drift - tolerance)
             low, high = (self.lambda_min, self.lambda_max) if known is None else smoothness.bounds(known)
             multiplier = jnp.clip(ascended, low, high)
-        tolerance = carry.tolerance + (self.dual_lr * carry.multiplier if self.tolerance == "learned" else 0)
+        return Duals(multiplier, tolerance + (self.dual_lr * duals.multiplier if self.tolerance == "learned" else 0))
+
+    def finish(self, carry: Carry) -> Finished:
+        """The dual step, the tolerance's step, and the summand (lambda_i x_i, lambda_i, x_i, 1)."""
+        x, drift = carry.descent.w, trees.sqdist(carry.descent.w, carry.z)
+        known = carry.smoothness.constant if carry.smoothness is not None else None
+        multiplier, tolerance = self.dual_step(Duals(carry.multiplier, carry.tolerance), drift, known)
         info = {
             "multiplier": multiplier,
             "tolerance": tolerance,
@@ -195,15 +188,12 @@ class FedBC(PlainSteps):
             "violation": jnp.maximum(drift - carry.tolerance, 0),
             "loss": carry.descent.loss / carry.steps,
             "weight": multiplier,
+            **({} if known is None else {"smoothness": known}),
         }
-        if known is not None:
-            info["smoothness"] = known
-        own, old = multiplied.share(x, multiplier), carry.old
-        if old is None:
-            return Finished(Device(x, multiplier, tolerance, known), own, info)
-        change = latest.change(own, multiplied.share(old.x, old.multiplier), old.joined)
-        return Finished(Device(x, multiplier, tolerance, known, jnp.ones_like(multiplier)), change, info)
+        joined = None if carry.old is None else jnp.ones_like(multiplier)
+        device = Device(x, multiplier, tolerance, known, joined, carry.round)
+        return Finished(device, multiplied.summand(x, multiplier, carry.old), info)
 
-    def update(self, server: Params, total: Total | Latest, population: Scalar) -> Params:
+    def update(self, server: Server, total: Total | Latest, population: Scalar) -> Server:
         """z = Σ lambda_i x_i / Σ lambda_i, or the plain mean where Σ lambda_i = 0."""
-        return multiplied.updated(server, total) if isinstance(total, Latest) else multiplied.mean(total)
+        return multiplied.updated(server, total)

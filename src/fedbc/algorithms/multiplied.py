@@ -9,18 +9,42 @@ Where every lambda_i is 0 the mean is 0/0 on paper: the plain mean takes its pla
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 from fedbc import trees
-from fedbc.algorithms import latest
+from fedbc.algorithms import following, latest
 from fedbc.algorithms.base import Params, Scalar
+from fedbc.algorithms.following import Followed
 from fedbc.algorithms.ranges import Limits, Number, Unused, Vector
 from fedbc.errors import InputError
 
 ROUNDING = 1e-5
 """How far a device's product lambda x may be from the server's, relative to its size."""
+
+
+class Device(NamedTuple):
+    """What a FedBC device keeps."""
+
+    x: Params
+    multiplier: Scalar
+    tolerance: Scalar
+    smoothness: Scalar | None = None
+    """L_i as measured so far; only for bounds="theory\""""
+    joined: Any = None
+    """whether (1) it took part before; only for server="all\""""
+    seen: Any = None
+    """the last round that it took part in; only for absent="follow\""""
+
+
+def joining(method: Any, z: Params, tolerance: Scalar) -> Device:
+    """A device that takes part for the first time."""
+    unknown = jnp.zeros(()) if method.bounds == "theory" else None
+    joined = jnp.zeros((), float) if method.server == "all" else None
+    seen = jnp.zeros((), jnp.int32) if method.absent == "follow" else None
+    return Device(z, jnp.asarray(method.multiplier, float), tolerance, unknown, joined, seen)
 
 
 class Total(NamedTuple):
@@ -43,6 +67,10 @@ class Everyone(NamedTuple):
     """of `Total`"""
 
 
+Server = Params | Everyone | Followed
+"""FedBC's state at the server: z alone, or with what `server` or `absent` ask for."""
+
+
 def share(x: Params, multiplier: Scalar) -> Total:
     """One device's part: (lambda_i x_i, lambda_i, x_i, 1)."""
     return Total(trees.scale(multiplier, x), multiplier, x, jnp.ones_like(multiplier))
@@ -55,13 +83,19 @@ def mean(total: Total) -> Params:
     return trees.where(some, weighted, trees.mean(total.plain, total.devices))
 
 
-def ranges(limits: Limits, low: float, high: float, *, changes: bool) -> Any:
+def ranges(limits: Limits, method: Any) -> Any:
     """The ranges of a share, or of the change of one: x is sent as its difference from z.
 
     With lambda_i > 0 the plain mean is never needed, and x_i does not travel a second time.
     """
+    low, high = method.lambda_min, method.lambda_max
+    if high == math.inf:
+        raise InputError(
+            f"{method.name}: the part 'weight', lambda_i, has no declared range for a secure sum: give a finite "
+            "lambda_max" + (", and bounds='given'" if method.bounds == "theory" else "")
+        )
     total: Any
-    if changes:
+    if method.server == "all":
         twice = latest.CHANGES * limits.clip
         moves = Vector(twice * high, around="weight"), Vector(twice, around="devices")
         total = Total(moves[0], Number(-high, high), moves[1], Number(0, 1))  # type: ignore[arg-type]
@@ -70,19 +104,40 @@ def ranges(limits: Limits, low: float, high: float, *, changes: bool) -> Any:
     return Total(Vector(limits.clip, "weight", "weight"), Number(low, high), plain, Number(1, 1))  # type: ignore[arg-type]
 
 
-def start(z: Params) -> Everyone:
+def start(z: Params, server: str) -> Server:
     """Nobody has sent anything yet."""
-    return Everyone(z, latest.start(share(z, jnp.zeros((), float))))
+    return Everyone(z, latest.start(share(z, jnp.zeros((), float)))) if server == "all" else z
 
 
-def updated(server: Everyone, change: latest.Latest) -> Everyone:
-    """With the changes of the devices of a round."""
-    sent = latest.add(server.sent, change)
-    return Everyone(mean(sent.total), sent)
+def global_model(server: Server) -> Params:
+    """z"""
+    return server.z if isinstance(server, Everyone | Followed) else server
 
 
-def check_share(summand: Total, low: float, high: float) -> None:
-    """lambda_i is within its bounds, up to rounding, lambda_i x_i is the product, and the device counts once."""
+def updated(server: Server, total: Total | latest.Latest) -> Server:
+    """With what the devices of a round sent; to a server "all", its changes."""
+    if isinstance(server, Everyone):
+        assert isinstance(total, latest.Latest)
+        sent = latest.add(server.sent, total)
+        return Everyone(mean(sent.total), sent)
+    assert isinstance(total, Total)
+    z = mean(total)
+    return following.moved(server, z) if isinstance(server, Followed) else z
+
+
+def summand(x: Params, multiplier: Scalar, old: Device | None) -> Total | latest.Latest:
+    """A device's part; where `old` says what it sent before, its change."""
+    own = share(x, multiplier)
+    return own if old is None else latest.change(own, share(old.x, old.multiplier), old.joined)
+
+
+def check_share(summand: Total | latest.Latest, low: float, high: float) -> None:
+    """lambda_i is within its bounds, up to rounding, lambda_i x_i is the product, and the device counts once.
+
+    Of a change alone nothing is known.
+    """
+    if isinstance(summand, latest.Latest):
+        return
     multiplier, slack = float(summand.weight), 1e-6
     if not low * (1 - slack) <= multiplier <= high * (1 + slack):
         raise InputError(f"its lambda is {multiplier:g}, out of the bounds {low:g} to {high:g}")

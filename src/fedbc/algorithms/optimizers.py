@@ -4,6 +4,7 @@
 "adam", "rmsprop,decay=0.99"  optax's of that name at the method's rate `lr`, with arguments of its own
 optax.adam                    a function from the rate to a transformation
 optax.adam(0.001)             a transformation, which has its own rate: the method's does not count then
+fedbc.torch.optimizer(...)    one of torch.optim, at the method's rate
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ def optimizer_from(value: Given) -> Optimizer | None:
         optimizer: Optimizer = functools.partial(_ready, value)
     elif isinstance(value, str | Mapping):
         optimizer = _by_name(value)
+    elif isinstance(value, type):
+        raise InputError(
+            f"optimizer={describe(value)} is not accepted: give a name such as 'adam', or one of optax's; "
+            "of PyTorch's, fedbc.torch.optimizer(torch.optim.Adam)"
+        )
     elif callable(value):
         optimizer = value
     else:

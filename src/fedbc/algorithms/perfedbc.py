@@ -14,8 +14,9 @@ left out as in the paper. The hyper-parameters are FedBC's, `momentum` being tha
     symbol   argument        symbol   argument        symbol   argument
     beta     lr              alpha    inner_lr        J        inner_steps
 
-The paper's alpha_lambda is `dual_lr`; `tolerance`, `server`, `start`, `lambda_min`, `lambda_max`, `multiplier` and
-`bounds` are as in FedBC. What the paper leaves open: all J inner steps take the batch D (J = 1 in its experiments).
+The paper's alpha_lambda is `dual_lr`; `tolerance`, `server`, `absent`, `start`, `lambda_min`, `lambda_max`,
+`multiplier` and `bounds` are as in FedBC. What the paper leaves open: all J inner steps take the batch D (J = 1 in its
+experiments).
 
 What a device uses is its local model after J steps at rate alpha on its own data (`fine_tune`; the pull is left out
 there, as in the paper's experiments).

@@ -6,13 +6,15 @@ the domain; what can be measured is that at the points which training visits, so
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fedbc import trees
+from fedbc import checks, trees
 from fedbc.algorithms.base import Loss, Params, Scalar
+from fedbc.errors import InputError
 
 ITERATIONS = 20
 BELOW = 0.99
@@ -36,6 +38,13 @@ def curvature(loss: Loss, w: Params, batch: object, iterations: int = ITERATIONS
         return normed(hessian_times(state[0]))
 
     return jax.lax.fori_loop(0, iterations, turn, normed(jax.tree.unflatten(shape, noise)))[1]
+
+
+def check(method: Any) -> None:
+    """Raise an InputError if the bounds of lambda are both given and to be measured."""
+    checks.choice("bounds", method.bounds, ["given", "theory"])
+    if method.bounds == "theory" and (method.lambda_min > 0 or method.lambda_max < math.inf):
+        raise InputError("bounds='theory' sets lambda_min and lambda_max itself: leave them out")
 
 
 def bounds(constant: Scalar) -> tuple[Scalar, Scalar]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from fedbc import checks
 from fedbc.algorithms.base import Algorithm
+from fedbc.algorithms.solver import Part
 from fedbc.errors import InputError, unknown
 from fedbc.models.base import Model
 from fedbc.runs.catalog import entry
@@ -23,6 +24,9 @@ from fedbc.simulation.settings import Settings
 RunConfig = Mapping[str, Any]
 AlgorithmSource = Algorithm | Callable[[RunConfig], Algorithm]
 ModelSource = Model | Callable[[RunConfig], Model]
+
+LOCAL = (*(str(part) for part in Part), "check_every", "lr_schedule", "dual_schedule", "steps")
+"""Arguments about local training that a deployment does not have."""
 
 
 def setting(default: Any, help: str) -> Any:
@@ -111,6 +115,11 @@ class Deployment:
         known = {field.name.replace("_", "-"): field for field in dataclasses.fields(cls)}
         given = under("run.", config)
         for name, value in given.items():
+            if name.replace("-", "_") in LOCAL:
+                raise InputError(
+                    f"run.{name} is an argument of the simulator: in a deployment devices train by the method's own "
+                    "gradient descent, run.epochs long"
+                )
             if name not in known:
                 raise unknown("run-config: run argument", name, known)
             wanted = {"int": int, "bool": bool, "str": str, "float": float}[str(known[name].type)]

@@ -105,6 +105,7 @@ class Mover:
             return sum(
                 jnp.sum(jnp.square(jnp.asarray(new, float) - old))
                 for new, old in zip(jax.tree.leaves(after), jax.tree.leaves(server), strict=True)
+                if not jnp.issubdtype(new.dtype, jnp.integer)  # a count of rounds
             )
 
         self._square = jax.jit(square)

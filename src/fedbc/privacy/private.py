@@ -114,6 +114,8 @@ def mechanism_for(
             raise InputError("largest_weight does not apply to FedBC: its weights are bounded by lambda_max")
         if algorithm.server == "all":
             raise InputError("private FedBC needs server='sampled': with 'all' devices send changes only")
+        if algorithm.absent == "follow":
+            raise InputError("private FedBC needs absent='still': its devices are sent the global model alone")
         if algorithm.lambda_min <= 0:
             raise InputError(f"private FedBC needs lambda_min > 0 (it is {algorithm.lambda_min:g}), for example 0.01")
         if algorithm.lambda_max == float("inf"):

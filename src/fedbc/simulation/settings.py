@@ -185,8 +185,6 @@ class Settings:
             raise InputError(
                 f"{part} does not apply to {model.name}: it keeps running statistics beside its parameters"
             )
-        if self.epsilon is not None and model.rounds is not None:
-            raise InputError(f"epsilon does not apply to {model.name}: PyTorch takes its steps, and forms no residual")
         self.ending.check(self.evaluate, accuracy=model.correct is not None)
         for name in ("epochs", "steps", "epsilon"):
             if isinstance(getattr(self, name), tuple):

@@ -1,12 +1,14 @@
 """Local training until ‖∇L_i(w)‖² <= epsilon_i on all of a device's examples, with K_i as the limit.
 
 L_i is what the method descends on: f_i with the method's own terms (FedBC: lambda_i‖w - z‖²) and the run's weight
-decay. The gradient is exact, over all of the device's training examples, without augmentation. It costs one pass over
-them each time, so that it is formed every so many steps only; the device tells how often.
+decay. The gradient is exact, over all of the device's training examples, as in evaluation: without augmentation and
+dropout. It costs one pass over them each time (Ditto's two models one each), so that it is formed every so many steps
+only; the device tells how often.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +40,8 @@ class Stopping:
 
     def of(self, model: Model, federation: Federation, batching: Batching) -> Until:
         """For one run."""
-        whole = batches.whole_loss_on(model, federation, int(federation.train.sizes.max()), augment=False)
+        settled = dataclasses.replace(model, stochastic=False)
+        whole = batches.whole_loss_on(settled, federation, int(federation.train.sizes.max()), augment=False)
         sizes = federation.train.sizes
         # Methods that take epsilon take one batch a step.
         usual = np.ones_like(sizes) if batching.batch_size is None else -(-sizes // batching.batch_size)

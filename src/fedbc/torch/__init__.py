@@ -12,6 +12,7 @@ except ModuleNotFoundError as _error:
 
 from fedbc.torch.local import LocalRound
 from fedbc.torch.models import to_jax, to_torch
+from fedbc.torch.optimizers import optimizer
 from fedbc.torch.proximal import ProximalSGD, Pull
 from fedbc.torch.simulated import model
 from fedbc.torch.weights import buffers, load_arrays, parameters, to_arrays, to_state_dict
@@ -23,6 +24,7 @@ __all__ = [
     "buffers",
     "load_arrays",
     "model",
+    "optimizer",
     "parameters",
     "to_arrays",
     "to_jax",

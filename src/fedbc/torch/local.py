@@ -67,6 +67,11 @@ class LocalRound:
         load_arrays(module, {name: np.asarray(value) for name, value in z.items()})
         self._z = {name: p.detach().clone() for name, p in module.named_parameters()}
         message = _tree(parameters(module))  # as the module holds it, in its number type
+        sent = jax.eval_shape(lambda: algorithm.broadcast(algorithm.init_server(message)))
+        if type(sent) is not type(message):
+            raise InputError(
+                f"algorithm={algorithm!r} sends more than the global model, which is all that is taken here"
+            )
         context = Context(*(jnp.asarray(n) for n in (index, examples, 1)))
         state = algorithm.init_device(message, context) if state is None else state
         self._carry = algorithm.begin(message, state, context)

@@ -242,18 +242,19 @@ def _differentiable(network: Network, params: Any, buffers: Any, x: jax.Array, s
     """The module's outputs in JAX, and its buffers after them; outputs have a first derivative in the parameters."""
     kept = jax.tree.map(lambda b: jax.ShapeDtypeStruct(b.shape, b.dtype), buffers)
 
+    # All that the derivative reads is an argument: within a loop it may not be taken from around.
     @jax.custom_vjp
-    def outputs(params: Any) -> tuple[jax.Array, Any]:
+    def outputs(params: Any, buffers: Any, x: Any, seed: Any) -> tuple[jax.Array, Any]:
         like = network.shape_of(x), kept
         return jax.pure_callback(called(network.outputs), like, params, buffers, x, seed, vmap_method="sequential")
 
-    def forward(params: Any) -> tuple[Any, Any]:
-        return outputs(params), params
+    def forward(*given: Any) -> tuple[Any, Any]:
+        return outputs(*given), given
 
-    def backward(params: Any, cotangents: tuple[jax.Array, Any]) -> tuple[Any]:
-        like = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, p.dtype), params)
-        given = params, buffers, x, seed, cotangents[0]
-        return (jax.pure_callback(called(network.gradients), like, *given, vmap_method="sequential"),)
+    def backward(given: Any, cotangents: tuple[jax.Array, Any]) -> tuple[Any, None, None, None]:
+        like = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, p.dtype), given[0])
+        asked = called(network.gradients)
+        return jax.pure_callback(asked, like, *given, cotangents[0], vmap_method="sequential"), None, None, None
 
     outputs.defvjp(forward, backward)
-    return outputs(params)
+    return outputs(params, buffers, x, seed)

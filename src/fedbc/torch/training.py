@@ -47,9 +47,9 @@ def training(
 ) -> Training:
     """PyTorch's way to run rounds; JAX's, with the module called from its loop, for what PyTorch cannot run.
 
-    That is a step of unknown operations, and one whose rates a schedule moves.
+    That is a step of unknown operations, one whose rates a schedule moves, and local work that ends by its residual.
     """
-    if engine.algorithm.in_round(jnp.asarray(1)) is not engine.algorithm:
+    if engine.algorithm.in_round(jnp.asarray(1)) is not engine.algorithm or engine.work.until is not None:
         return SingleRounds(engine, store, data, key)
     try:
         return TorchRounds(network, mean_loss, engine, planner, store, data, key)
