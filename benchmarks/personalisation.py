@@ -4,8 +4,9 @@
 
 One line of JSON per run; what the file holds is not run again. Every method has as many settings. The one with the best
 local accuracy on a fifth of the training examples, seed 0, is trained on all of them with each seed and measured on the
-test sets. The global model that is personalised is that of the method and setting with the best global accuracy on the
-same held-out examples. docs/personalisation.md tells the outcome.
+test sets; `--choose-on` makes these choices on one draw for all. The global model that is personalised is that of the
+method with the best global accuracy on the held-out examples of the draw at hand, its setting chosen likewise.
+docs/personalisation.md tells the outcome.
 """
 
 from __future__ import annotations
@@ -199,11 +200,17 @@ class Runs:
         grid = TASKS[name].grids[method]
         return grid[int(np.argmax([self.known[tuning(name, draw, method, i)][by] for i in range(len(grid))]))]
 
-    def best_global(self, name: str, draw: int) -> Line:
-        """The setting of any method whose global model does best on held-out examples."""
+    def best_global(self, name: str, draw: int, tuned: int) -> Line:
+        """Of the methods' settings, as chosen on a draw, the one with the best global model on this draw's held-out
+        examples."""
         grids = TASKS[name].grids
-        every = [(self.known[tuning(name, draw, m, i)]["global"], s) for m in GLOBAL for i, s in enumerate(grids[m])]
-        return max(every, key=lambda pair: pair[0])[1]
+        chosen = {method: self.chosen(name, tuned, method, "global") for method in GLOBAL}
+        keys = {method: tuning(name, draw, method, grids[method].index(setting)) for method, setting in chosen.items()}
+        self.do(
+            {key: functools.partial(measure, name, key, chosen[m], draw, 0, 0.2) for m, key in keys.items()},
+            f"global models, draw {draw}",
+        )
+        return chosen[max(GLOBAL, key=lambda method: self.known[keys[method]]["global"])]
 
 
 def tuning(name: str, draw: int, method: str, number: int) -> str:
@@ -237,7 +244,7 @@ def main() -> None:
                 for i, setting in enumerate(task.grids[method])
             }
             runs.do(wanted, f"settings, draw {tuned}")
-            best = runs.best_global(name, tuned)
+            best = runs.best_global(name, draw, tuned)
             if "others" in parts:
                 wanted = {}
                 for seed in seeds:

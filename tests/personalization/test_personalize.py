@@ -9,6 +9,8 @@ import pytest
 import fedbc
 from fedbc import storage
 from fedbc.personalization import each_device, evidence
+from fedbc.personalization.walk import Steps, Walkers
+from fedbc.personalization.walked import has_stopped
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +103,30 @@ def test_a_walk_stops_where_its_held_out_examples_say(result, model, federation)
         )
         assert walked.tolerances[device] == pytest.approx(drift)
         assert (walked.epochs[device] == 0) == (drift == 0)
+
+
+def test_a_device_that_stopped_leaves_the_others_as_they_were(result, model, federation):
+    how = Steps(lr=0.2, momentum=0.5, batch_size=5, epochs=3, patience=1, seed=1)
+    all_three, one = (Walkers(model, federation, result.global_model, how, lanes=2) for _ in range(2))
+    for walkers in (all_three, one):
+        walkers.epoch()
+    before = one.models()
+    one.go_on(np.asarray([2]))
+    for walkers in (all_three, one):
+        walkers.epoch()
+    after, wanted = one.models(), all_three.models()
+    np.testing.assert_array_equal(after["w"][[0, 1, 3]], before["w"][[0, 1, 3]])
+    np.testing.assert_allclose(after["w"][2], wanted["w"][2], rtol=1e-6)
+    assert np.abs(after["w"][2] - before["w"][2]).max() > 1e-4
+
+
+def test_when_walks_are_over():
+    best_is_old = [[0.5, 0.9], [0.6, 0.8], [0.7, 0.7]]
+    assert has_stopped(np.asarray(best_is_old), 2, 9).tolist() == [True, False]
+    # 0.1 an epoch: 0.7 - 7 * 0.1 = 0 after all nine, and 0.5 if there were but four of them
+    assert has_stopped(np.asarray(best_is_old), 2, 9, np.asarray([0.6, 0.1])).tolist() == [True, False]
+    assert has_stopped(np.asarray(best_is_old), 2, 4, np.asarray([0.9, 0.4])).tolist() == [True, True]
+    assert has_stopped(np.asarray(best_is_old), 2, 4, np.asarray([0.9, 0.6])).tolist() == [True, False]
 
 
 def test_saved_and_loaded_and_from_a_run_s_folder(personal, result, model, federation, tmp_path):

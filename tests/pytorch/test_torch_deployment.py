@@ -82,6 +82,51 @@ def test_equals_the_simulator(federation, tmp_path):
     assert found.multipliers.max() > 0.01
 
 
+def test_devices_personalise_by_the_users_loop(federation, tmp_path):
+    """Full batches again, so that the simulator's walk is the same: folds, epochs, models, answers."""
+    start, jax_model = modules.logistic(4, 3), fedbc.models.logistic(4, 3)
+    model = initial_model(start)
+    app = client_app(lambda: modules.logistic(4, 3), loaders_of(federation), train, model=model)
+    config = CONFIG | {"run.rounds": 1, "run.evaluate": "global", "run.personalize": True}
+    folder, _ = deploy(model, fedbc.flower.algorithm_from, app, config, tmp_path)
+    state = {name: torch.tensor(a) for name, a in storage.named(fedbc.load(folder).global_model).items()}
+    how = {
+        "lr": 0.1,
+        "momentum": 0.5,
+        "batch_size": 1000,
+        "seed": 3,
+        "how": "walk",
+        "initial": to_jax(start.state_dict()),
+    }
+    places = sorted(tmp_path.rglob("personal/personalized.safetensors"))
+    assert len(places) == 3
+    for device, place in enumerate(places):
+        own = fedbc.load_personalized(place)
+        alone = fedbc.data.subset(federation, [device])
+        wanted = fedbc.personalize(to_jax(state), jax_model, alone, **how)
+        np.testing.assert_array_equal(own.epochs, wanted.epochs)
+        np.testing.assert_allclose(own.tolerances, wanted.tolerances, rtol=1e-4)
+        for name in ("local_models", "alone_models"):
+            mine = {key: torch.tensor(a[0]) for key, a in getattr(own, name).items()}
+            for key, array in storage.named(to_jax(mine)).items():
+                np.testing.assert_allclose(array, storage.named(getattr(wanted, name))[key][0], atol=1e-5)
+        for name in own.right:
+            np.testing.assert_allclose(own.accuracy(name), wanted.accuracy(name))
+    assert any(fedbc.load_personalized(place).epochs[0] > 0 for place in places)
+
+
+def test_a_loader_that_cannot_be_cut_is_refused_before_the_first_round(federation, tmp_path):
+    def weighted(device, context):
+        training, test = loaders_of(federation)(device, context)
+        sampler = torch.utils.data.WeightedRandomSampler([1.0] * len(training.dataset), 5)
+        return DataLoader(training.dataset, 4, sampler=sampler), test
+
+    model = initial_model(modules.logistic(4, 3))
+    app = client_app(lambda: modules.logistic(4, 3), weighted, train, model=model)
+    with pytest.raises(fedbc.InputError, match="draws by a WeightedRandomSampler"):
+        deploy(model, fedbc.flower.algorithm_from, app, CONFIG | {"run.personalize": True}, tmp_path)
+
+
 class WithBuffers(nn.Module):
     def __init__(self):
         super().__init__()

@@ -39,7 +39,7 @@ class Steps:
     epochs: int
     """the most, from each start"""
     patience: int
-    """epochs without a better score, on any device, after which a walk ends"""
+    """epochs without a better score after which a device's walk ends"""
     seed: int
 
 
@@ -58,8 +58,13 @@ class Walkers:
         self.devices = np.arange(federation.devices)
 
     def epoch(self) -> None:
-        """All devices go on for one epoch."""
+        """The devices that have not stopped go on for one epoch."""
         self.run.advance()
+
+    def go_on(self, devices: Array) -> None:
+        """The other devices stop."""
+        if len(devices) < len(self.devices):
+            self.run.train_only(devices)
 
     def scores(self) -> Array:
         """How each device's model answers its held-out examples now, one score a row."""

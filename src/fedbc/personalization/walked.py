@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -36,6 +36,23 @@ class Walked:
     """whether the personal model's walk began at z"""
 
 
+class Choice(NamedTuple):
+    """How far a device goes, and from where."""
+
+    start: str
+    epochs: int
+    alone: int
+    """how far it would go if it knew nothing of z"""
+
+
+def decide(scores: dict[str, Array]) -> Choice:
+    """From a device's held-out scores, (epochs + 1, examples) for each of STARTS."""
+    z, alone = scores["z"], scores["alone"]
+    number, last = choose(_sums(np.concatenate([z, alone[1:]]))), len(z) - 1
+    without = 1 + choose(_sums(alone[1:])) if alone.shape[1] and len(alone) > 1 else 0
+    return Choice("z", number, without) if number <= last else Choice("alone", number - last, without)
+
+
 @dataclass
 class Walks:
     """All walks of a federation, with what is kept of them in a folder."""
@@ -52,17 +69,16 @@ class Walks:
     def run(self) -> Walked:
         """Held out, chosen, walked again."""
         fold_of = folds(self.federation.train, self.how.seed, ordered=self.federation.ordered, few=FEW)
-        scores = {start: self._held_out(start, fold_of) for start in STARTS}
+        z = self._held_out("z", fold_of, None)
+        scores = {"z": z, "alone": self._held_out("alone", fold_of, z)}
         devices = self.federation.devices
         chosen, alone = np.zeros((devices, 2), int), np.zeros(devices, int)
         owner = np.repeat(np.arange(devices), self.federation.train.sizes)
         for device in range(devices):
             rows = (owner == device) & (fold_of >= 0)
-            table = {start: scores[start][:, rows] for start in STARTS}
-            both = np.concatenate([table["z"], table["alone"][1:]])
-            number, last = choose(_sums(both)), len(table["z"]) - 1
-            chosen[device] = (1, number) if number <= last else (0, number - last)
-            alone[device] = 1 + choose(_sums(table["alone"][1:])) if rows.any() else 0
+            choice = decide({start: scores[start][:, rows] for start in STARTS})
+            chosen[device] = int(choice.start == "z"), choice.epochs
+            alone[device] = choice.alone
         from_z = chosen[:, 0] == 1
         needed = {"z": np.where(from_z, chosen[:, 1], 0), "alone": alone}
         ends = {start: self._again(start, needed[start]) for start in STARTS}
@@ -75,41 +91,39 @@ class Walks:
         personal = jax.tree.map(lambda a, b: _where(from_z, a, b), ends["z"], other)
         return Walked(personal, ends["alone"], chosen[:, 1], from_z)
 
-    def _held_out(self, start: str, fold_of: Array) -> Array:
-        """(epochs + 1, rows): the scores of held-out examples after each epoch, the first before any."""
+    def _held_out(self, start: str, fold_of: Array, rival: Array | None) -> Array:
+        """(epochs + 1, rows): the scores of held-out examples after each epoch, the first before any; what a device had
+        last goes on after it stopped. `rival` is the other walk's table."""
         kept = self.folder / f"held-out-{start}.safetensors" if self.folder is not None else None
         if kept is not None and kept.exists():
             return storage.read_arrays(kept)[0]["scores"]
-        parts = []
+        table = np.full((self.how.epochs + 1, len(fold_of)), np.nan)
         for fold in range(FOLDS):
-            if not (fold_of == fold).any():
+            rows = fold_of == fold
+            if not rows.any():
                 continue
-            federation, devices = held_out_by(self.federation, fold_of, fold)
-            parts.append((fold, devices, self._walk(start, fold, federation)))
-        epochs = min((len(scores) for _, _, scores in parts), default=1)
-        table = np.full((epochs, len(fold_of)), np.nan)
-        for fold, _, scores in parts:
-            table[:, fold_of == fold] = scores[:epochs]
+            federation, _ = held_out_by(self.federation, fold_of, fold)
+            ends = federation.test.offsets
+            lowest = None if rival is None else by_device(rival[:, rows], ends).min(0)
+            scores = self._walk(start, fold, federation, lowest)
+            table[: len(scores), rows], table[len(scores) :, rows] = scores, scores[-1]
         if kept is not None:
             storage.write_arrays(kept, {"scores": table}, {})
         return table
 
-    def _walk(self, start: str, fold: int, federation: Federation) -> Array:
+    def _walk(self, start: str, fold: int, federation: Federation, lowest: Array | None) -> Array:
         walkers = Walkers(self.model, federation, self.starts[start], self.how, lanes=self.lanes)
         scores, name = [walkers.scores()], f"{start}, fold {fold + 1}"
-        while len(scores) <= self.how.epochs:
+        going = np.arange(federation.devices)
+        while len(scores) <= self.how.epochs and len(going):
+            walkers.go_on(going)
             walkers.epoch()
             scores.append(walkers.scores())
             self._tell(name, len(scores) - 1)
-            if self._goes_nowhere(np.asarray(scores), federation):
-                break
+            means = by_device(np.asarray(scores), federation.test.offsets)
+            stop = has_stopped(means, self.how.patience, self.how.epochs, lowest)
+            going = np.flatnonzero(~stop & np.isin(np.arange(federation.devices), going))
         return np.asarray(scores)
-
-    def _goes_nowhere(self, scores: Array, federation: Federation) -> bool:
-        """Whether no device has had its best score within the last epochs."""
-        ends = federation.test.offsets
-        means = np.asarray([np.add.reduceat(row, ends[:-1]) for row in scores])
-        return bool((len(scores) - 1 - means.argmin(0) >= self.how.patience).all())
 
     def _again(self, start: str, epochs: Array, name: str = "") -> Any:
         """Each device's model after so many epochs on all of its examples."""
@@ -123,6 +137,7 @@ class Walks:
             return storage.restored(z, storage.read_arrays(kept)[0])
         walkers = Walkers(self.model, subset(self.federation, going), z, self.how, lanes=self.lanes)
         for epoch in range(1, int(epochs.max()) + 1):
+            walkers.go_on(np.flatnonzero(epochs[going] >= epoch))
             walkers.epoch()
             self._tell(f"{start}, on all examples", epoch)
             done = np.flatnonzero(epochs[going] == epoch)
@@ -137,6 +152,22 @@ class Walks:
     def _tell(self, name: str, epoch: int) -> None:
         if self.on_epoch is not None:
             self.on_epoch(name, epoch)
+
+
+def by_device(scores: Array, ends: Array) -> Array:
+    """(epochs, devices): the mean scores of devices' stretches of rows."""
+    return np.add.reduceat(scores, ends[:-1], axis=1) / np.diff(ends)
+
+
+def has_stopped(means: Array, patience: int, epochs: int, lowest: Array | None = None) -> Array:
+    """Which walks are over, by their mean scores after each epoch: those whose best score is `patience` epochs old, and
+    those that, at the pace of their last `patience` epochs, would not come down to `lowest` in all of theirs."""
+    done = len(means) - 1
+    stopped = done - means.argmin(0) >= patience
+    if lowest is not None and done >= patience:
+        pace = (means[-1 - patience] - means[-1]) / patience
+        stopped |= means[-1] - pace * (epochs - done) > lowest
+    return stopped
 
 
 def _sums(scores: Array) -> Scores:

@@ -220,6 +220,11 @@ class Planner:
         self.depth = min(self.sample, -(-3 * self.sample // (2 * lanes)))
         self.length = self._longest_table()
 
+    def only(self, devices: Array) -> None:
+        """From now on plan for these devices alone, where they are drawn; what is drawn stays as it is."""
+        chosen = np.isin(np.arange(self.population), devices)
+        self._is_own = chosen if self._is_own is None else self._is_own & chosen
+
     def _longest_table(self) -> int:
         """A bound on the rows of any lane's table, for any draw of devices."""
         rows = self.batching.table_rows(self.sizes, most(self.batching.amount, self.population))

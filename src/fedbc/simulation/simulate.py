@@ -388,6 +388,11 @@ class Simulation:
         share = (time.perf_counter() - began) / count
         return [Ready(plan, one, share) for plan, one in zip(plans.rounds, trained, strict=True)]
 
+    def train_only(self, devices: Sequence[int] | np.ndarray) -> None:
+        """From the next round on only these devices train; the others are done for good."""
+        self.planner.only(np.asarray(devices))
+        self._next_plans = None
+
     def _plans(self, first: int, count: int) -> Plans:
         """The plans of some rounds; those of the next ones are made while the lanes compute."""
         kept = self._next_plans

@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader
 from fedbc import checks
 from fedbc.algorithms import base
 from fedbc.algorithms.base import Algorithm, Finished
+from fedbc.algorithms.fedavg import FedAvg
 from fedbc.algorithms.finetune import FineTune
 from fedbc.errors import InputError
 from fedbc.flower.client import Device, Latest, Mod, Part, app_of
@@ -37,6 +38,7 @@ from fedbc.models.base import Model
 from fedbc.personalization import Personalized
 from fedbc.simulation.schedule import SHUFFLE, generator
 from fedbc.torch.local import LocalRound
+from fedbc.torch.personal import PersonalWalks, check_personal
 from fedbc.torch.weights import Arrays, buffers, load_arrays, parameters
 
 __all__ = ["Scores", "classified", "client_app", "initial_model"]
@@ -105,16 +107,14 @@ def client_app(
     known: Latest[Loaders] = Latest()
 
     def find(order: Order, context: Context) -> Device:
-        if Deployment.from_config(context.run_config).personalize:
-            raise InputError(
-                "run.personalize = true is not for PyTorch devices with a training loop of their own: leave it out"
-            )
-
         def make(number: int) -> Part:
             chosen = resolve(algorithm, context.run_config)
             loaders = known.get(order, number, lambda number: data(number, context))
             # The module is new each time: what a round that does not count left in its buffers must not stay.
-            return Part(chosen, model, TorchWorker(chosen, module(), loaders, train, test, context.run_config))
+            own = module()
+            if Deployment.from_config(context.run_config).personalize:
+                check_personal(own, loaders)  # before the first round, not after the last one
+            return Part(chosen, model, TorchWorker(chosen, model, own, loaders, train, test, context.run_config))
 
         return Device.at(order, context, make, state_dir)
 
@@ -126,6 +126,8 @@ class TorchWorker:
     """A device whose local steps PyTorch takes (`fedbc.flower.worker.Worker`)."""
 
     algorithm: Algorithm
+    model: Model
+    """the server's, which says where training began"""
     module: nn.Module
     loaders: Loaders
     loop: Train
@@ -172,8 +174,14 @@ class TorchWorker:
         raise InputError("a PyTorch device does not fine-tune")
 
     def personalize(self, order: Order, z: Any) -> Personalized:
-        """Not by a loop that is the user's own: it says neither where it held examples out nor when to stop."""
-        raise InputError("run.personalize = true is not for devices with a training loop of their own")
+        """By the user's loop, called epoch by epoch (`fedbc.torch.personal`)."""
+        origin = self.model.init(jax.random.key(order.seed))
+        starts = {name: jax.tree.map(np.asarray, start) for name, start in (("z", z), ("alone", origin))}
+        rates = {name: getattr(self.algorithm, name) for name in ("lr", "momentum") if hasattr(self.algorithm, name)}
+        walks = PersonalWalks(
+            self.module, self.loaders, self.loop, self.test, self.config, FedAvg(**rates), starts, order.seed
+        )
+        return walks.run()
 
     def _loader(self, on: str) -> DataLoader:
         return self.loaders[0] if on == "train" else self.loaders[1]
