@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 
 import fedbc
+from fedbc.flower import make_keys, write_app
+from fedbc.flower.control import Control
 
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parents[2]
@@ -132,11 +134,10 @@ class Loopback:
         assert not check or done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 
-    def prepare(self, devices, *options) -> None:
-        """The app folder and its keys."""
-        init = ["fedbc", "deploy", "init", self.app, "--devices", devices, "--address", f"127.0.0.1:{self.port}"]
-        self.shell(shlex.join([str(part) for part in [*init, *options]]), folder=self.logs)
-        self.shell(f"fedbc deploy keys keys --devices {devices}")
+    def prepare(self, devices) -> None:
+        """The app folder and its keys, as `fedbc deploy init` and `keys` make them."""
+        write_app(self.app, algorithm="fedbc", devices=devices, address=f"127.0.0.1:{self.port}")
+        make_keys(self.app / "keys", devices=devices)
 
     def superlink(self) -> Process:
         self.link = self.start("superlink", "./superlink.sh")
@@ -156,8 +157,9 @@ class Loopback:
         return self.exec
 
     def register(self) -> None:
-        """Register the devices' public keys."""
-        self.shell("fedbc deploy register")
+        """Register the devices' public keys, as `fedbc deploy register` does."""
+        with contextlib.closing(Control(self.app / "keys", f"127.0.0.1:{self.port}")) as control:
+            control.register()
 
     def supernode(self, device, *, node_config="", name=None) -> Process:
         return self.start(

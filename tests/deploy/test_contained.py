@@ -1,8 +1,6 @@
 """Answers that are wrong, late, partial or out of all bounds: they are one device's fault, and nothing else happens."""
 
 import dataclasses
-import functools
-import json
 import logging
 import time
 
@@ -11,13 +9,11 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.proto.message_pb2 import ObjectTree
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import fedbc
 from fedbc.algorithms import ALGORITHMS
 from fedbc.errors import InputError
-from fedbc.flower import letters, link, messages, packs
+from fedbc.flower import link, messages, packs
 from fedbc.flower.app_process import reply_of
 from fedbc.flower.letters import Letter, check_tree, unfold
 from fedbc.flower.messages import Answer, MessageError, Spec
@@ -44,11 +40,6 @@ def answer(content=None):
     if content is None:
         content = messages.content(ANSWER, arrays=packs.pack({"summand.w": np.ones(3, np.float32)}))
     return reply_of(Message(content, reply_to=order))
-
-
-@functools.cache
-def one_answer():
-    return answer()
 
 
 def opened(reply, most=MOST):
@@ -99,59 +90,6 @@ def test_objects_where_none_belong():
         unfold(root, array, MOST)
     with pytest.raises(MessageError, match="not those that it announced"):
         unfold(root, {root: reply.objects[root]}, MOST)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_fuzzed_objects_are_refused_or_read(data):
-    """Bytes of an answer are changed, cut, doubled: whatever comes of it is a message or an error of this letter."""
-    reply = one_answer()
-    objects = dict(reply.objects)
-    chosen = data.draw(st.sampled_from(list(objects)))
-    content = bytearray(objects[chosen])
-    for _ in range(data.draw(st.integers(1, 4))):
-        place = data.draw(st.integers(0, len(content)))
-        new = data.draw(st.binary(max_size=12))
-        content[place : place + data.draw(st.integers(0, 12))] = new
-    objects[chosen] = bytes(content)
-    letter = letters.Letter("o", 1, tree=ObjectTree.FromString(reply.tree), contents=objects)
-    source = letters.HttpLetters.__new__(letters.HttpLetters)
-    source.drop = lambda letter: None
-    source.open(letter, MOST)
-    assert letter.is_open
-    if letter.message is not None and letter.message.has_content():
-        try:
-            received = messages.parts(letter.message)
-            messages.from_config(Answer, received.config)
-            messages.unpack(received.arrays, WANTED)
-        except MessageError:
-            pass
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_fuzzed_packs_are_refused_or_read(data):
-    pack = bytearray(packs.pack({"summand.w": np.arange(3, dtype=np.float32)}))
-    for _ in range(data.draw(st.integers(1, 3))):
-        place = data.draw(st.integers(0, len(pack)))
-        pack[place : place + data.draw(st.integers(0, 9))] = data.draw(st.binary(max_size=9))
-    try:
-        found = packs.unpack(bytes(pack), WANTED)
-    except MessageError:
-        return
-    assert found["summand.w"].shape == (3,)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.dictionaries(st.text(max_size=8), st.one_of(st.none(), st.integers(), st.text(max_size=9), st.lists(st.text())))
-)
-def test_fuzzed_files_for_those_who_look_on(tmp_path_factory, content):
-    folder = tmp_path_factory.mktemp("run")
-    (folder / deployed.FILE).write_text(json.dumps(content))
-    assert deployed.read_status(folder) is None
-    (folder / deployed.ROUNDS).write_text(json.dumps(content) + "\n{")
-    assert deployed.read_rounds(folder / deployed.ROUNDS)[1] == []
 
 
 class Slow:

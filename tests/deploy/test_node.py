@@ -8,6 +8,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.message_pb2 import ObjectTree
 
+from fedbc.errors import InputError
 from fedbc.flower import node
 from fedbc.flower.app_process import reply_of
 from fedbc.flower.link import Rejoin
@@ -39,7 +40,7 @@ class SuperLink:
     def __init__(self, orders, missing=(), breaks_off=0, rejoins=0):
         self.orders, self.missing, self.breaks_off, self.rejoins = list(orders), set(missing), breaks_off, rejoins
         self.objects = {object_id: content for order in orders for object_id, content in order.objects.items()}
-        self.asked, self.stored = [], []
+        self.asked, self.stored, self.told = [], [], b""
         self.clock, self.key, self.address = 0.0, None, "there"
 
     def ask(self, what, request):
@@ -65,9 +66,11 @@ class SuperLink:
         )
 
     def pull_object(self, request):
-        there = request.object_id not in self.missing
+        there = request.object_id in self.objects and request.object_id not in self.missing
         return SimpleNamespace(
-            object_found=True, object_available=there, object_content=self.objects[request.object_id] if there else b""
+            object_found=request.object_id in self.objects,
+            object_available=there,
+            object_content=self.objects[request.object_id] if there else b"",
         )
 
     def push_messages(self, request):
@@ -83,11 +86,13 @@ class SuperLink:
             self.breaks_off -= 1
             return SimpleNamespace(stored=False)
         self.stored.append(request.object_id)
+        self.told += request.object_content
         return SimpleNamespace(stored=True)
 
 
-def sent(text):
-    message = Message(RecordDict({"fedbc": ConfigRecord({"text": text})}), 7, "train", group_id="2")
+def sent(text, group="2", **made):
+    message = Message(RecordDict({"fedbc": ConfigRecord({"text": text})}), 7, "train", group_id=group)
+    message.metadata.__dict__.update({f"_{name}": value for name, value in made.items()})
     return reply_of(message)
 
 
@@ -98,6 +103,7 @@ def made(tmp_path, monkeypatch):
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
     monkeypatch.setattr(node, "AppProcess", App)
     monkeypatch.setattr(node, "QUICKEST", 0.01)
+    monkeypatch.setattr(node, "SENDING_PAUSES", (0.0, 0.0, 0.0))
 
     def make(link):
         device = DeviceNode(link, {}, Diary(tmp_path / "device-0.json"))
@@ -108,8 +114,7 @@ def made(tmp_path, monkeypatch):
 
 
 def test_an_order_that_stays_incomplete_does_not_hold_up_the_next(made):
-    """A SuperLink that was cut off while it took an order gives it out all the same; the server sends another."""
-    broken, whole = sent("first"), sent("second")
+    broken, whole = sent("first"), sent("second", group="3")
     link = SuperLink([broken, whole], missing=list(broken.objects)[1:])
     device = made(link)
     with pytest.raises(Enough):
@@ -119,15 +124,64 @@ def test_an_order_that_stays_incomplete_does_not_hold_up_the_next(made):
     assert len(device.diary.facts["orders"]) == 1
 
 
+def test_the_last_order_of_a_round_takes_the_place_of_the_others(made):
+    """A SuperLink that was cut off while it took an order gives it out all the same; the server sends another."""
+    for place, orders in enumerate((["old", "new"], ["new", "old"], ["new", "new"])):
+        by_name = {"old": sent("first", created_at=100.0), "new": sent("second", created_at=101.0)}
+        link = SuperLink([by_name[name] for name in orders], missing=by_name["old"].objects)
+        device = made(link)
+        device.diary.note(orders=None)
+        with pytest.raises(Enough):
+            device._take_orders()
+        given = [set(objects) for objects in device.apps[0].given]
+        assert given[0] == set(by_name["new"].objects)
+        assert len(given) == (2 if place == 2 else 1)  # one that is given out again after its answer: the same work
+        assert [a.tree.object_id for a in device.arriving] == (
+            [ObjectTree.FromString(by_name["old"].tree).object_id] if place == 1 else []
+        )
+
+
+def test_an_order_that_is_given_out_twice_is_one(made):
+    order = sent("first")
+    link = SuperLink([order, order], missing=list(order.objects)[1:])
+    device = made(link)
+    with pytest.raises(Enough):
+        device._take_orders()
+    assert len(device.arriving) == 1
+    link.missing.clear()
+    link.asked.clear()
+    with pytest.raises(Enough):
+        device._take_orders()
+    assert len(device.apps[0].given) == 1
+
+
 def test_an_order_that_stays_incomplete_is_given_up(made, caplog, monkeypatch):
     monkeypatch.setattr(node, "OBJECT_SECONDS", 0.0)
     broken = sent("first")
-    device = made(SuperLink([broken], missing=list(broken.objects)[1:]))
+    link = SuperLink([broken], missing=list(broken.objects)[1:])
+    device = made(link)
     with pytest.raises(Enough), caplog.at_level(logging.WARNING):
         device._take_orders()
     assert device.arriving == []
     assert "the order of round 2 is not answered: the server did not send all of it" in caplog.text
+    assert b"the server did not send all of it" in link.told  # or it would wait until its deadline
     assert "orders" not in device.diary.facts
+
+
+@pytest.mark.parametrize(
+    "error", [InputError("no such app"), ValueError("the app's archive is damaged"), KeyError("x")]
+)
+def test_whatever_goes_wrong_with_an_order_the_server_is_told(error, made, caplog):
+    def fails(run_id):
+        raise error
+
+    link = SuperLink([sent("first"), sent("second", group="3")])
+    device = made(link)
+    device._run = fails
+    with pytest.raises(Enough), caplog.at_level(logging.WARNING):
+        device._take_orders()
+    assert link.told.count(str(error).encode()) == 2
+    assert device.arriving == []
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
@@ -136,9 +190,10 @@ def test_an_answer_that_is_broken_off_is_sent_again(times, made, caplog):
     device = made(link)
     with pytest.raises(Enough), caplog.at_level(logging.WARNING):
         device._take_orders()
-    assert link.asked.count("PushMessages") == min(3, times + 1)
-    assert ("is not answered" in caplog.text) == (times == 3)
-    assert bool(link.stored) == (times < 3)
+    assert link.asked.count("PushMessages") == times + 1  # the last one is the excuse, after three
+    assert ("the server breaks off each time" in caplog.text) == (times == 3)
+    assert (b"breaks off" in link.told) == (times == 3)
+    assert (b"RecordDict" in link.told) == (times < 3)
 
 
 def test_work_is_done_again_when_the_node_had_to_join_again(made):

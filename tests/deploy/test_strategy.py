@@ -16,7 +16,7 @@ from inprocess import public_key
 
 import fedbc
 from fedbc.errors import InputError
-from fedbc.flower import TooFewDevices, messages, packs, strategy
+from fedbc.flower import TooFewDevices, messages, packs, post, strategy
 from fedbc.flower.letters import be_patient
 from fedbc.flower.server import finish
 from fedbc.flower.settings import Deployment, algorithm_from
@@ -199,6 +199,7 @@ def test_orders_whose_sending_was_cut_off_are_sent_again(name, answer, deployed,
 
 def test_orders_that_are_never_taken_end_the_run(deployed, monkeypatch):
     run = deployed(algorithm__name="fedavg", run__rounds=1)
+    monkeypatch.setattr(post, "SENDING_PAUSES", (0.0, 0.0))
     monkeypatch.setattr(run.grid, "push_messages", lost)
     with pytest.raises(RuntimeError, match="push session"):
         run.run()

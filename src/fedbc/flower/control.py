@@ -48,6 +48,10 @@ class Control:
             address, False, str(certificate), interceptors=[RuntimeVersionHttpInterceptor(component_name="fedbc")]
         )
 
+    def close(self) -> None:
+        """Close its connection."""
+        self._client.close()
+
     def register(self) -> dict[int, str]:
         """Register the public keys of the folder; what became of each device's."""
         done = {}

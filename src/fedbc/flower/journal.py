@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import secrets
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from fedbc.simulation.description import check_same_run
 from fedbc.simulation.diagnostics import RoundReport, report_columns
 from fedbc.simulation.result import Result, RunFolder
 
-FORMAT = "fedbc-deployment-2"
+FORMAT = "fedbc-deployment-3"
+CHECK = "crc32"
 Row = dict[str, Any]
 
 
@@ -107,7 +109,7 @@ class Journal:
             with storage.explained(self.lines):
                 self.folder.mkdir(parents=True, exist_ok=True)
                 with self.lines.open("a") as file:
-                    file.write(json.dumps(line) + "\n")
+                    file.write(json.dumps(line | {CHECK: _check(line)}) + "\n")
                     file.flush()
                     os.fsync(file.fileno())
         if "measured" in line:
@@ -126,11 +128,17 @@ class Journal:
                     line = json.loads(text) if text.endswith(b"\n") else {"round": self.round + 1}
                     if line["round"] > self.round:
                         break
+                    if line.pop(CHECK, None) != _check(line):
+                        raise ValueError("its content does not match its checksum")
                     self._take(line)
                 except (ValueError, KeyError, IndexError, TypeError) as error:
                     raise InputError(f"{self.lines} is damaged at byte {end}: {error!r}") from None
                 end += len(text)
+            self._check_rounds()
             file.truncate(end)
+        self._check_rounds()
+
+    def _check_rounds(self) -> None:
         if len(self.history) != self.round:
             raise InputError(f"{self.lines} has {len(self.history)} rounds, its checkpoint {self.round}: it is damaged")
 
@@ -156,3 +164,7 @@ class Journal:
             participants=np.zeros(0, np.int64),
             participants_models=None,
         )
+
+
+def _check(line: Row) -> int:
+    return zlib.crc32(json.dumps(line).encode())

@@ -36,6 +36,8 @@ from flwr.superlink.grid.http_grid import HttpGrid
 
 from fedbc.flower.messages import CHUNK, MOST_FIELDS, MessageError
 
+OF_THE_SERVER = (httpx.HTTPError, RunNotRunningException)
+"""Errors that are no letter's: the SuperLink was asked in vain for as long as the run waits, or it ended the run."""
 MOST_LIST = 256
 """The most entries of a list among a record's fields."""
 
@@ -142,7 +144,7 @@ class HttpLetters:
         except MessageError as error:
             letter.wrong = str(error)
         except Exception as error:
-            if isinstance(error, httpx.HTTPError | RunNotRunningException):  # the SuperLink's, not the letter's
+            if isinstance(error, OF_THE_SERVER):
                 raise
             letter.wrong = f"it cannot be read: {type(error).__name__}: {error!s:.200}"
         letter.contents = {}

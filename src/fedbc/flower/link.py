@@ -68,6 +68,12 @@ class Link:
             ],
         )
         self._said = 0.0
+        self.asked_at = time.monotonic()
+        """when it last asked; one who asks again and again does not stand still"""
+
+    def close(self) -> None:
+        """Close its connection."""
+        self.client.close()
 
     @property
     def clock(self) -> float:
@@ -86,6 +92,7 @@ class Link:
         """Ask until there is an answer. Rejoin or RunIsOver if the server's answer is a no that means one of these."""
         pause = 0.5
         while True:
+            self.asked_at = time.monotonic()
             try:
                 return self.once(what, request)
             except httpx.TransportError as error:

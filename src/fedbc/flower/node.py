@@ -59,8 +59,8 @@ QUICKEST, SLOWEST = 0.3, 5.0
 STANDSTILL_SECONDS = 300
 OBJECT_SECONDS = 120
 """How long the rest of an order is waited for, while others are taken."""
-SENDINGS = 3
-"""How often an answer is sent at most, if the SuperLink breaks off while it takes it."""
+SENDING_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 20.0)
+"""Seconds after which an answer is sent again, each time that the SuperLink breaks off while it takes it."""
 MOST_APPS = 3
 """How many apps have a process at a time."""
 log = logging.getLogger("fedbc.device")
@@ -85,6 +85,12 @@ class Arriving:
     tree: ObjectTree
     until: float = field(default_factory=lambda: time.monotonic() + OBJECT_SECONDS)
     objects: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> tuple[int, str, str]:
+        """Run, kind of work and round: the server waits for one order of a kind only, the last that it sent."""
+        metadata = self.order.metadata
+        return metadata.run_id, metadata.message_type, metadata.group_id
 
     @property
     def missing(self) -> list[str]:
@@ -167,16 +173,20 @@ class DeviceNode:
         for unfinished in self.diary.facts.get("orders", ()):
             order = MessageProto.FromString(base64.b64decode(unfinished))
             if order.metadata.message_id not in mine:
-                self._excuse(order)
+                self._excuse(order, "the device was started anew while it worked on this order")
         self._note_orders()
 
-    def _excuse(self, order: MessageProto) -> None:
-        """Answer an order that an earlier process of this node was killed over."""
-        message = message_from_proto(order)
-        self._identify(message)
-        error = Error(ErrorCode.UNKNOWN, "the device was started anew while it worked on this order")
-        with contextlib.suppress(RunIsOver, InputError):
+    def _excuse(self, order: MessageProto, why: str) -> None:
+        """Tell the server that an order is not answered, so that it does not wait; as far as that can be told."""
+        try:
+            message = message_from_proto(order)
+            self._identify(message)
+            error = Error(ErrorCode.UNKNOWN, why)
             self._send(message, reply_of(Message(error, reply_to=message)), 0.0)
+        except Rejoin:
+            raise
+        except Exception as reason:
+            log.debug("the server cannot be told: %r", reason)
 
     def _note_orders(self) -> None:
         orders = [base64.b64encode(arriving.order.SerializeToString()).decode() for arriving in self.arriving]
@@ -190,8 +200,7 @@ class DeviceNode:
                 raise Rejoin("the SuperLink takes this node for offline")
             reply = self.link.ask("PullMessages", fleet.PullMessagesRequest(node=self.node))
             if reply.messages_list:
-                self.arriving.append(Arriving(reply.messages_list[0], reply.message_object_trees[0]))
-                self._note_orders()
+                self._expect(Arriving(reply.messages_list[0], reply.message_object_trees[0]))
             if self._work_on_what_is_there() or reply.messages_list:
                 last = time.monotonic()
                 continue
@@ -200,6 +209,14 @@ class DeviceNode:
             longest = QUICKEST if self.arriving else SLOWEST
             pause = min(longest, max(QUICKEST, slow, (time.monotonic() - last) / 20))
             self.lost.wait(pause * random.uniform(0.9, 1.1))
+
+    def _expect(self, new: Arriving) -> None:
+        """Note an order. It may be here already, and it takes the place of older ones of its kind."""
+        made = new.order.metadata.created_at
+        rivals = [other for other in self.arriving if other.kind == new.kind]
+        if all(other.order.metadata.created_at < made for other in rivals):
+            self.arriving = [other for other in self.arriving if other not in rivals] + [new]
+            self._note_orders()
 
     def _work_on_what_is_there(self) -> bool:
         """Fetch more of the orders that arrive, and work on one that is whole; whether there was one.
@@ -219,10 +236,13 @@ class DeviceNode:
                     problem = "the server did not send all of it"
             except RunIsOver:
                 pass
-            except InputError as error:
-                problem = str(error)
+            except Rejoin:
+                raise
+            except Exception as error:  # whatever is wrong with an order is that order's fault alone
+                problem = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error!s:.300}"
             if problem:
                 log.warning("the order of round %s is not answered: %s", arriving.order.metadata.group_id, problem)
+                self._excuse(arriving.order, problem)
             self.arriving.remove(arriving)  # after Rejoin it is still there, and worked on again
             self._note_orders()
             if is_whole:
@@ -310,10 +330,12 @@ class DeviceNode:
             message_object_trees=[ObjectTree.FromString(reply.tree)],
             clientapp_runtime_list=[seconds],
         )
-        for _ in range(SENDINGS):  # a server that was cut off refuses the rest, and takes it from the beginning
+        for pause in SENDING_PAUSES:  # a server that was cut off refuses the rest, and takes it from the beginning
             if self._push(run_id, request, reply):
                 return
-        raise InputError("the server took too long, or has taken it already")
+            self._moved = time.monotonic()
+            time.sleep(pause)
+        raise InputError("the server breaks off each time that it takes the answer")
 
     def _push(self, run_id: int, request: fleet.PushMessagesRequest, reply: Reply) -> bool:
         """Send an answer, as far as the server lacks it; whether it took all."""
@@ -336,7 +358,7 @@ class DeviceNode:
         """Tell the SuperLink that this node lives; end the process if its loop stands still."""
         while True:
             time.sleep(HEARTBEAT_SECONDS * random.uniform(0.6, 0.8))
-            if time.monotonic() - self._moved < STANDSTILL_SECONDS:
+            if time.monotonic() - max(self._moved, self.link.asked_at) < STANDSTILL_SECONDS:
                 faulthandler.dump_traceback_later(STANDSTILL_SECONDS, exit=True)
             if not self.node.node_id or self.lost.is_set():
                 continue

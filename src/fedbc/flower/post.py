@@ -7,18 +7,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedbc.flower.letters import Letter, letters_of
+from fedbc.flower.letters import OF_THE_SERVER, Letter, letters_of
 
 POLL_SECONDS = 0.25
 """Flower's own loop asks every 3 s."""
 GRACE_SECONDS = 60
 """How much longer than the deadline the SuperLink keeps an order, so that a late answer is seen and told."""
-SENDINGS = 3
-"""How often an order is sent at most, if the SuperLink is killed while it takes it."""
+SENDING_PAUSES = (0.5, 2.0, 8.0, 20.0, 30.0)
+"""Seconds after which an order is sent again, each time that the SuperLink fails while it takes it."""
 
 log = logging.getLogger("flwr.fedbc")
 
@@ -114,11 +113,11 @@ class Post:
         """Push orders; gives their ids, empty for those that could not be sent.
 
         A SuperLink that is killed in the middle and comes back neither takes the rest of an order nor the same order
-        again, though it may have all of it. So a copy is sent, with an id of its own: a device that gets both does the
-        same work twice, from the same state, and the answer to the first is not asked for.
+        again, though it may have all of it. So a copy is sent, with an id of its own: a device that gets both works on
+        the last, or on both from the same state, and the answer to the first is not asked for.
         """
         ids, sent = [""] * len(orders), list(orders)
-        for sendings_left in reversed(range(SENDINGS)):
+        for pause in (*SENDING_PAUSES, None):
             places = [place for place, message_id in enumerate(ids) if not message_id]
             if not places:
                 break
@@ -126,12 +125,13 @@ class Post:
                 pushed = list(self.grid.push_messages([sent[place] for place in places]))
                 for place, message_id in zip(places, pushed, strict=True):
                     ids[place] = message_id or ""
-            except httpx.HTTPError:  # the SuperLink did not answer for as long as the run may wait, or refuses
+            except OF_THE_SERVER:
                 raise
             except Exception as error:
-                if not sendings_left:
+                if pause is None:
                     raise
                 log.warning("orders were not taken (%.300s): sent again", error)
+                time.sleep(pause)
             for place in places:
                 sent[place] = _copy(sent[place])
         return ids

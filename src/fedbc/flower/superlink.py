@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import functools
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from fedbc.errors import InputError
 from fedbc.flower.checked import check_version
-
-EXPIRY_SECONDS = 2.0
-"""How often tasks whose processes died are looked for. Flower does so, writing to its database, for every object that
-is pushed or pulled: a third of what a round costs."""
 
 __all__ = ["check_folder", "main"]
 
@@ -26,33 +21,21 @@ def main(arguments: list[str]) -> None:
     if host not in ("127.0.0.1", "localhost", "::1") and certificate is not None:
         check_folder(Path(certificate).parent)
     import uvicorn
-    from flwr.supercore.corestate.sql_corestate import SqlCoreState
+    from flwr.server.superlink.linkstate import linkstate_factory
     from flwr.superlink import extensions
     from flwr.superlink.cli import flower_superlink
     from starlette.middleware import Middleware
 
     from fedbc.flower.guard import Guard
+    from fedbc.flower.linkstate import LastingLinkState
 
     # Who asks is found by the connection alone: what a request says of it in its headers does not count.
     uvicorn.run = functools.partial(uvicorn.run, proxy_headers=False, server_header=False)
-    seldom(SqlCoreState, "_cleanup_expired_task_tokens", EXPIRY_SECONDS)
+    factory: Any = linkstate_factory
+    factory.SqlLinkState = LastingLinkState
     extensions.get_middleware = lambda: (Middleware(Guard),)
     sys.argv = ["flower-superlink", *arguments]
     flower_superlink()
-
-
-def seldom(kind: type, name: str, seconds: float) -> None:
-    """Have a method do its work at most once in so many seconds, whoever calls it."""
-    method = getattr(kind, name)
-    last = -float("inf")
-
-    def now_and_then(self: Any) -> None:
-        nonlocal last
-        if time.monotonic() - last >= seconds:
-            last = time.monotonic()
-            method(self)
-
-    setattr(kind, name, now_and_then)
 
 
 def check_folder(keys: Path) -> None:
