@@ -1,7 +1,8 @@
 """A device with a registered key that does not run this package, and answers orders with what a server should survive.
 
-hostile.py ADDRESS KEY: the first order to train is answered with a list that would unpack to much more than was sent,
-the second with an answer that is announced and never sent, the third with objects nested where none belong.
+hostile.py ADDRESS KEY: the order to train of round 1 is answered with a list that would unpack to much more than was
+sent, that of round 2 with an answer that is announced and never sent, that of round 3 with objects nested where none
+belong. Nothing is ever confirmed, so that orders may come again.
 """
 
 import sys
@@ -35,7 +36,6 @@ def main(address, key):
     node = Node(
         node_id=link.ask("ActivateNode", fleet.ActivateNodeRequest(public_key=public, heartbeat_interval=600)).node_id
     )
-    done = 0
     while True:
         found = link.ask("PullMessages", fleet.PullMessagesRequest(node=node)).messages_list
         if not found:
@@ -44,12 +44,11 @@ def main(address, key):
         order = message_from_proto(found[0])
         run_id = order.metadata.run_id
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = run_id, 0, node.node_id
-        trains = order.metadata.message_type == "train"
-        done += trains
-        fields = {"metrics": [0] * 1_000_000} if done == 1 else {"x": done}
+        trains, number = order.metadata.message_type == "train", int(order.metadata.group_id)
+        fields = {"metrics": [0] * 1_000_000} if number == 1 else {"x": number}
         content = RecordDict({"fedbc": ConfigRecord(fields)}) if trains else Error(0, "no")
         reply = reply_of(Message(content, reply_to=order))
-        tree = nested(reply.tree) if trains and done == 3 else reply.tree
+        tree = nested(reply.tree) if trains and number == 3 else reply.tree
         request = fleet.PushMessagesRequest(
             node=node,
             messages_list=[MessageProto.FromString(reply.message)],
@@ -57,7 +56,7 @@ def main(address, key):
             clientapp_runtime_list=[0.0],
         )
         taken = link.ask("PushMessages", request)
-        for object_id, content in reply.objects.items() if not trains or done != 2 else ():
+        for object_id, content in reply.objects.items() if not trains or number != 2 else ():
             push = PushObjectRequest(node=node, run_id=run_id, object_id=object_id, object_content=content)
             push.session_id = taken.session_id
             link.ask("PushObject", push)

@@ -2,6 +2,8 @@
 
 import dataclasses
 import logging
+import subprocess
+import sys
 import time
 
 import httpx
@@ -250,3 +252,17 @@ def test_status_tells_who_lags_and_why(tmp_path):
     assert deployed.in_words(read) == (
         "trains round 4; 2 of 3 devices are there; 1 answers not used, such as device 2's: round 4: it is NaN"
     )
+
+
+def test_a_process_of_the_server_outgrows_no_machine():
+    code = """
+from fedbc.flower.memory import cap_memory
+limit = cap_memory(0.2)
+assert limit > 0
+try:
+    bytearray(limit)
+except MemoryError:
+    print("contained")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout == "contained\n", done.stderr

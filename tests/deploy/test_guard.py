@@ -1,4 +1,4 @@
-"""What the guard lets pass, without a network; test_faults has it with real processes and another user."""
+"""What the guard lets pass, without a network; test_door has it with a real one and another user."""
 
 import asyncio
 import os

@@ -220,5 +220,8 @@ def test_the_superlink_uses_it(monkeypatch):
         monkeypatch.setattr(module, name, getattr(module, name))
     monkeypatch.setattr("flwr.superlink.cli.flower_superlink", lambda: None)
     monkeypatch.setattr("sys.argv", [])
+    capped = []
+    monkeypatch.setattr(superlink, "cap_memory", lambda: capped.append(1))
     superlink.main(["--host", "127.0.0.1"])
     assert linkstate_factory.SqlLinkState is LastingLinkState
+    assert capped

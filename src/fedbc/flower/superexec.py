@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from fedbc.flower.checked import check_version
+from fedbc.flower.memory import cap_memory
 
 __all__ = ["app", "main"]
 
@@ -55,6 +56,7 @@ def app() -> None:
         sys.exit(f"fedbc: a task of type {kind} is not run here")
     from flwr.superlink.cli.flwr_serverapp import flwr_serverapp
 
+    cap_memory()
     token = sys.stdin.readline().strip()
     sys.argv = ["flwr-serverapp", "--token", token, *arguments]  # of this process only: ps shows the real command
     flwr_serverapp()

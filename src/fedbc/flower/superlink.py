@@ -9,6 +9,7 @@ from typing import Any
 
 from fedbc.errors import InputError
 from fedbc.flower.checked import check_version
+from fedbc.flower.memory import cap_memory
 
 __all__ = ["check_folder", "main"]
 
@@ -20,6 +21,7 @@ def main(arguments: list[str]) -> None:
     certificate = _value("--ssl-ca-certfile", arguments)
     if host not in ("127.0.0.1", "localhost", "::1") and certificate is not None:
         check_folder(Path(certificate).parent)
+    cap_memory()
     import uvicorn
     from flwr.server.superlink.linkstate import linkstate_factory
     from flwr.superlink import extensions
