@@ -72,8 +72,9 @@ class LightApp:
         from fedbc.flower import messages, packs, scores
         from fedbc.flower.app_process import reply_of
 
-        order: Any = inflate_object_from_contents(list(objects)[-1], objects)
-        order.metadata.__dict__["_message_id"] = list(objects)[-1]
+        name = list(objects)[-1]
+        order: Any = inflate_object_from_contents(name, dict(objects))
+        order.metadata.__dict__["_message_id"] = name
         received = messages.parts(order)
         told = messages.from_config(messages.Order, received.config)
         answer, one = messages.Answer(told.run, told.round, told.device, 1, 0), np.ones((), np.float32)

@@ -175,6 +175,37 @@ def test_an_answer_is_given_out_until_it_is_confirmed(link, clock):
     assert link.rows() == (0, 0)  # nothing stays behind
 
 
+def test_an_order_that_is_confirmed_late_is_not_lost(link, clock):
+    """It was to be given out again already, when the device, which had it all along, said so; and then answered."""
+    order = link.send_order()
+    link.orders()
+    clock.wait(seconds=11)
+    link.state._keep_up()  # as any node's question does
+    link.confirm(order.metadata.message_id)
+    assert link.orders() == []
+    link.answer(order)
+    assert link.orders() == []
+    (answer,) = link.answers(order)
+    assert not answer.HasField("error")
+
+
+def test_a_question_that_comes_to_its_end_late_does_no_harm(link, clock):
+    """The device asked again meanwhile, confirmed and began; only now does Flower look for the order's objects."""
+    order = link.send_order()
+    name = order.metadata.message_id
+    link.orders()
+    link.confirm(name)
+    link.state.delete_messages({name})  # what Flower then does
+    link.answer(order)
+    link.state.delete_messages({name})
+    (answer,) = link.answers(order)
+    assert not answer.HasField("error")
+    link.confirm(answer.metadata.message_id)
+    clock.wait(minutes=20)
+    link.state.delete_messages({name})
+    assert link.rows() == (0, 0)
+
+
 def test_flower_alone_loses_both(tmp_path, empty):
     """Why all of this: should Flower mend it, this test says so."""
     link = Link(shutil.copy(empty, tmp_path / "superlink.db"), SqlLinkState)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import email.utils
 import json
 import os
 import re
@@ -22,7 +21,7 @@ from cryptography import x509
 from fedbc.errors import InputError
 from fedbc.flower.checked import FLOWER
 from fedbc.flower.control import Control
-from fedbc.flower.link import AHEAD, BEHIND
+from fedbc.flower.link import AHEAD, BEHIND, seconds_ahead
 from fedbc.flower.roster import public_keys
 from fedbc.runs import RunFolder, deployed
 
@@ -148,8 +147,7 @@ def _server_answers(folder: Path, address: str) -> Iterator[Finding]:
         return
     yield Finding(True, f"{address} answers, with the authority's certificate")
     if said := re.search(r"^date: (.+?)\r?$", answer, re.MULTILINE | re.IGNORECASE):
-        there = email.utils.parsedate_to_datetime(said.group(1)).timestamp() + 0.5
-        ahead = (before + time.time()) / 2 - there
+        ahead = seconds_ahead(said.group(1), before, time.time())
         is_well = -BEHIND / 2 < ahead < AHEAD - 2
         hint = (
             "" if is_well else f": at most {AHEAD} s ahead and {BEHIND} s behind are accepted; set the clock (chrony)"

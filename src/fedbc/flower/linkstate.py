@@ -28,6 +28,7 @@ from flwr.supercore.date import now
 from flwr.supercore.state.schema.corestate_models import Task
 from flwr.supercore.state.schema.linkstate_models import MessageIns, MessageRes, Node
 from flwr.supercore.state.schema.objectstore_models import StoredObject
+from flwr.supercore.utils import uint64_to_int64
 from sqlalchemy import delete, exists, select, update
 from sqlalchemy.exc import OperationalError
 
@@ -76,7 +77,11 @@ class LastingLinkState(SqlLinkState):
     def get_message_ins(self, node_id: int, limit: int | None, *, run_id: int | None = None) -> list[Message]:
         """A node's orders."""
         self._keep_up()
-        return super().get_message_ins(node_id, limit, run_id=run_id)
+        is_this_node_s = MessageIns.dst_node_id == uint64_to_int64(node_id)
+        confirmed = update(MessageIns).where(is_this_node_s, MessageIns.delivered_at == "", ~_ORDER_IS_HERE)
+        with self.session() as session:  # it may have confirmed one after the time at which that is given out again
+            session.execute(confirmed.values(delivered_at=now().isoformat()), execution_options=_NO_CACHE)
+            return super().get_message_ins(node_id, limit, run_id=run_id)
 
     def get_message_res(self, message_ids: set[str], run_id: int) -> list[Message]:
         """Answers to these orders."""
@@ -84,14 +89,19 @@ class LastingLinkState(SqlLinkState):
         return super().get_message_res(message_ids, run_id)
 
     def delete_messages(self, message_ins_ids: set[str]) -> None:
-        """Orders, with their answers; not while an answer was given out and is not confirmed."""
+        """Orders, with their answers; not one that a device works on, nor one whose answer is not confirmed."""
         if not message_ins_ids:
             return
+        is_due = MessageIns.created_at + MessageIns.ttl > now().timestamp()
+        in_work = select(MessageIns.message_id).where(
+            MessageIns.message_id.in_(message_ins_ids), is_due, ~_ORDER_IS_HERE, ~_IS_ANSWERED
+        )
+        unconfirmed = select(MessageRes.reply_to_message_id).where(
+            MessageRes.reply_to_message_id.in_(message_ins_ids), _ANSWER_IS_HERE
+        )
         with self.session() as session:
-            unconfirmed = select(MessageRes.reply_to_message_id).where(
-                MessageRes.reply_to_message_id.in_(message_ins_ids), MessageRes.delivered_at != "", _ANSWER_IS_HERE
-            )
-            super().delete_messages(message_ins_ids - set(session.scalars(unconfirmed)))
+            kept = {*session.scalars(in_work), *session.scalars(unconfirmed)}
+            super().delete_messages(message_ins_ids - kept)
 
     def get_task_by_token(self, token: str) -> Any:
         """Whose request it is."""
@@ -108,18 +118,15 @@ class LastingLinkState(SqlLinkState):
         if not self._messages_due.is_due():
             return
         before = (now() - datetime.timedelta(seconds=AGAIN_SECONDS)).isoformat()
-        order_is_here = exists().where(StoredObject.object_id == MessageIns.message_id)
-        is_answered = exists().where(MessageRes.reply_to_message_id == MessageIns.message_id)
-        was_given = [MessageIns.delivered_at != "", MessageIns.delivered_at < before]
-        answer_was_given = [MessageRes.delivered_at != "", MessageRes.delivered_at < before]
+        orders_given = [MessageIns.delivered_at != "", MessageIns.delivered_at < before]
+        answers_given = [MessageRes.delivered_at != "", MessageRes.delivered_at < before]
         with self.session() as session:
-            done = select(MessageRes.reply_to_message_id).where(*answer_was_given, ~_ANSWER_IS_HERE)
-            answered = set(session.scalars(done))
+            done = set(session.scalars(select(MessageRes.reply_to_message_id).where(~_ANSWER_IS_HERE)))
             for change in (
-                update(MessageIns).where(*was_given, order_is_here, ~is_answered).values(delivered_at=""),
-                update(MessageRes).where(*answer_was_given, _ANSWER_IS_HERE).values(delivered_at=""),
-                delete(MessageIns).where(MessageIns.message_id.in_(answered)),
-                delete(MessageRes).where(MessageRes.reply_to_message_id.in_(answered)),
+                update(MessageIns).where(*orders_given, _ORDER_IS_HERE, ~_IS_ANSWERED).values(delivered_at=""),
+                update(MessageRes).where(*answers_given, _ANSWER_IS_HERE).values(delivered_at=""),
+                delete(MessageIns).where(MessageIns.message_id.in_(done)),
+                delete(MessageRes).where(MessageRes.reply_to_message_id.in_(done)),
             ):
                 session.execute(change, execution_options=_NO_CACHE)
 
@@ -138,5 +145,7 @@ class LastingLinkState(SqlLinkState):
 
 
 _NO_CACHE = {"synchronize_session": False}
+# What is announced has its object from then on until it is confirmed.
+_ORDER_IS_HERE = exists().where(StoredObject.object_id == MessageIns.message_id)
 _ANSWER_IS_HERE = exists().where(StoredObject.object_id == MessageRes.message_id)
-"""An answer's object goes when it is confirmed."""
+_IS_ANSWERED = exists().where(MessageRes.reply_to_message_id == MessageIns.message_id)

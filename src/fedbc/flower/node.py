@@ -57,8 +57,9 @@ HEARTBEAT_SECONDS = 15
 QUICKEST, SLOWEST = 0.3, 5.0
 """Seconds between two questions for orders: quick after an order, slower the longer there was none."""
 STANDSTILL_SECONDS = 300
-OBJECT_SECONDS = 120
-"""How long the rest of an order is waited for, while others are taken."""
+OBJECT_SECONDS = 600
+"""How long the rest of an order is waited for, while others are taken: a server may have many devices to send to, and
+gives up itself what it cannot go on with for three minutes."""
 SENDING_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 20.0)
 """Seconds after which an answer is sent again, each time that the SuperLink breaks off while it takes it."""
 MOST_APPS = 3
@@ -157,12 +158,18 @@ class DeviceNode:
     def _join(self) -> None:
         """Become this device's node; what an earlier process of it left behind is cleared up."""
         key = public_key_to_bytes(self.link.key.public_key())
-        before = self.diary.facts.get("node_id")
-        if before:  # or the SuperLink would take that process to be still there, and refuse this one, for a while
+        request = fleet.ActivateNodeRequest(public_key=key, heartbeat_interval=HEARTBEAT_SECONDS)
+        try:
+            activated = self.link.ask("ActivateNode", request)
+        except Rejoin:
+            before = self.diary.facts.get("node_id")
+            if not before:
+                raise
+            # That process may be taken to be still there; now those who wait for its answers hear that it is gone.
             with contextlib.suppress(Exception):
                 self.link.once("DeactivateNode", fleet.DeactivateNodeRequest(node_id=before))
-        request = fleet.ActivateNodeRequest(public_key=key, heartbeat_interval=HEARTBEAT_SECONDS)
-        self.node = Node(node_id=self.link.ask("ActivateNode", request).node_id)
+            activated = self.link.ask("ActivateNode", request)
+        self.node = Node(node_id=activated.node_id)
         self.lost.clear()
         log.info("connected to %s as node %d", self.link.address, self.node.node_id)
         clock = round(self.link.clock, 1)
@@ -238,8 +245,11 @@ class DeviceNode:
                 pass
             except Rejoin:
                 raise
+            except InputError as error:
+                problem = str(error)
             except Exception as error:  # whatever is wrong with an order is that order's fault alone
-                problem = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error!s:.300}"
+                log.exception("an order cannot be worked on")
+                problem = f"{type(error).__name__}: {error!s:.300}"
             if problem:
                 log.warning("the order of round %s is not answered: %s", arriving.order.metadata.group_id, problem)
                 self._excuse(arriving.order, problem)
