@@ -62,6 +62,22 @@ def test_a_machine_that_is_killed_costs_no_more_than_the_rounds_since_the_checkp
         worlds.scaffold(worlds.ROUNDS + 1, str(tmp_path / "killed-1"))
 
 
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_machine_that_falls_silent_is_given_up_with_one_line(tmp_path, stopped):
+    """A stopped process closes no connection; machine 0 has the service by which the others would hear of it."""
+    processes = worlds.start(tmp_path, "stopped", 2, worlds.ROUNDS, tmp_path / "run", stopped)
+    try:
+        _, error = processes[1 - stopped].communicate(timeout=worlds.PATIENCE)
+    finally:
+        for process in processes:
+            process.kill()
+        processes[stopped].communicate()
+    assert processes[1 - stopped].returncode == 1
+    last = error.strip().splitlines()[-1]
+    assert f"fedbc: machine {1 - stopped} of 2 heard nothing of machine {stopped} for" in last, error
+    assert {part.round for part in checkpoints.parts(tmp_path / "run" / "checkpoint.safetensors")} == {6}
+
+
 def test_each_machine_loads_its_own_devices_only(tmp_path, capsys):
     told = [one.strip().splitlines()[-1] for one in worlds.world(tmp_path, "own-share", 2, -1)]
     worlds.own_share(Machines())

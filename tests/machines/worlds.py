@@ -163,6 +163,8 @@ def share(work, index, count, address, *arguments):
     from fedbc import runtime
 
     index, count = int(index), int(count)
+    if work == "stopped":
+        fedbc.machines.world.SILENCE = 8
     if work == "other-version" and index == 1:
         versions = runtime.versions
         runtime.versions = lambda: versions() | {"fedbc": "9.9"}
@@ -170,12 +172,12 @@ def share(work, index, count, address, *arguments):
     if work == "train":
         train(arguments[0], index)
         print(machines.sent)
-    elif work == "scaffold":
+    elif work in ("scaffold", "stopped"):
         rounds, folder, killed = int(arguments[0]), arguments[1], int(arguments[2])
 
         def on_round(row):
             if index == killed and row["round"] == 7:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), signal.SIGSTOP if work == "stopped" else signal.SIGKILL)
 
         scaffold(rounds, folder, on_round)
     elif work == "other-data":
