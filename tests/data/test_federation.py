@@ -1,5 +1,7 @@
 """Federations from a user's own arrays, and the synthetic one."""
 
+import importlib
+
 import numpy as np
 import pytest
 
@@ -120,3 +122,13 @@ def test_synthetic_refuses(bad):
     (name,) = bad
     with pytest.raises(fedbc.InputError, match=f"{name}="):
         synthetic(**bad)
+
+
+def test_the_cost_of_a_device_does_not_grow_with_the_others(monkeypatch):
+    """A million devices are loaded one by one: each is compared with the first one, not with all before it."""
+    compared = []
+    module = importlib.import_module("fedbc.data.federation")
+    monkeypatch.setattr(module, "_words", lambda labels: compared.append(1) or "whole numbers")
+    one = np.zeros((2, 3), np.float32), np.array([0, 1])
+    federation([one] * 50, [one] * 50)
+    assert len(compared) == 2 * 50

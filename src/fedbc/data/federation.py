@@ -233,6 +233,7 @@ def from_splits(
 def _join(which: str, pairs: Sequence[Pair]) -> Split:
     xs: list[Array] = []
     ys: list[Array] = []
+    alike: tuple[object, ...] | None = None
     for i, pair in enumerate(pairs):
         where = f"{which}[{i}]"
         try:
@@ -243,9 +244,10 @@ def _join(which: str, pairs: Sequence[Pair]) -> Split:
         if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
             raise InputError(f"{where} has arrays of unequal length: x has shape {x.shape}, y has shape {y.shape}")
         if len(x):  # an empty device takes the others' shape: np.empty((0,)) is what a filter that found nothing leaves
-            _check_alike(where, which, "examples", [x.shape[1:], *(a.shape[1:] for a in xs if len(a))])
-            _check_alike(where, which, "labels", [y.shape[1:], *(a.shape[1:] for a in ys if len(a))])
-            _check_alike(where, which, "labels", [_words(y), *(_words(a) for a in ys if len(a))])
+            kinds = x.shape[1:], y.shape[1:], _words(y)
+            alike = alike or kinds
+            for what, own, first in zip(("examples", "labels", "labels"), kinds, alike, strict=True):
+                _check_alike(where, which, what, own, first)
         xs.append(x)
         ys.append(y)
     filled = [i for i, x in enumerate(xs) if len(x)]
@@ -256,12 +258,11 @@ def _join(which: str, pairs: Sequence[Pair]) -> Split:
     return Split(joined, np.concatenate([ys[i] for i in filled]), offsets)
 
 
-def _check_alike(where: str, which: str, what: str, kinds: Sequence[object]) -> None:
+def _check_alike(where: str, which: str, what: str, own: object, first: object) -> None:
     """All devices agree with the first one that has examples."""
-    own, *others = kinds
-    if others and own != others[0]:
+    if own != first:
         raise InputError(
-            f"{where} has {what} of {_kind(own)} but {which}[0] has {_kind(others[0])}: all devices must agree"
+            f"{where} has {what} of {_kind(own)} but {which}[0] has {_kind(first)}: all devices must agree"
         )
 
 
