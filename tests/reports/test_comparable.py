@@ -58,6 +58,29 @@ def test_runs_of_unequal_length_are_compared_only_if_asked_for(run, finished):
     assert fedbc.compare(both, any_rounds=True).names == ["fedavg", "fedbc"]
 
 
+def test_runs_that_end_by_a_rule_of_theirs_may_be_of_unequal_length(run):
+    both = {"fedavg": run(fedbc.FedAvg(lr=0.1), rounds=5, patience=9), "fedbc": run(fedbc.FedBC(lr=0.1), patience=9)}
+    found = fedbc.compare(both)
+    assert "The runs have 3 to 5 rounds." in found.summary.caption
+    assert list(found.table["rounds"]) == [5, 3]
+    told = repr(found).splitlines()
+    assert len(told) == 3
+    assert told[1].startswith("  fedavg, 1 seeds, global accuracy % ")
+
+
+def test_a_comparison_takes_runs_that_end_early(tmp_path):
+    specs = {
+        name: fedbc.RunSpec(
+            {"name": name}, {"name": "synthetic", "devices": 3}, run={"rounds": 9, "target_accuracy": 0.01}
+        )
+        for name in ("fedavg", "fedbc")
+    }
+    found = fedbc.run_comparison(specs, tmp_path / "early", workers=1, quiet=True)
+    assert found.failures == []
+    assert list(found.table["rounds"]) == [1, 1]
+    assert fedbc.run_comparison(specs, tmp_path / "early", workers=1, quiet=True).names == ["fedavg", "fedbc"]
+
+
 def test_test_sets_are_not_compared_with_validation_sets(run, finished, problem):
     held_out = run(fedbc.FedBC(lr=0.1), validation=0.3)
     with pytest.raises(fedbc.InputError, match=r"fedavg has the test sets, fedbc has validation sets of 0\.3"):

@@ -198,6 +198,18 @@ def test_files_of_settings_take_them_from_their_own_folder(place: Path, monkeypa
     assert line["summary"]["rounds"] == 1
 
 
+def test_runs_that_predict_quantities_are_ordered_by_their_losses(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = '[data]\nfile = "clinics.csv"\nlabel = "age"\ndevice = "clinic"\ntask = "regression"\n[run]\nrounds = 2\n'
+    grid = '[[sweep]]\nalgorithm = { name = "fedavg" }\n[sweep.grid]\n"algorithm.lr" = [0.001, 0.1]\n'
+    (place / "grid.toml").write_text(tables + grid)
+    run("sweep", "grid.toml", "--workers", "1")
+    said = capsys.readouterr().out
+    assert "global test loss" in said
+    assert said.index("0.1 ") < said.index("0.001")
+
+
 def test_mistakes_are_one_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, words in (
         (["--data", "clinic.csv"], "does not exist"),

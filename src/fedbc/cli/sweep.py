@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import click
@@ -10,8 +11,10 @@ from rich.table import Table
 
 from fedbc.cli import options, tracking
 from fedbc.cli.ending import stopping
-from fedbc.runs import State, Sweep, flatten, state_of, sweep
+from fedbc.runs import Line, State, Sweep, flatten, state_of, sweep
 
+ACCURACIES = {"global_accuracy": "global accuracy %", "local_accuracy": "local accuracy %"}
+LOSSES = {"global_test_loss": "global test loss", "local_test_loss": "local test loss"}
 ABSENT = "–"
 """Stands for an argument that a run's algorithm does not have."""
 
@@ -59,18 +62,32 @@ def sweep_command(
 
 def _show(done: Sweep, best: int) -> None:
     good = [line for line in done.lines if state_of(line) is State.FINISHED]
-    good.sort(key=lambda line: -line["summary"].get("global_accuracy", 0))
+    scored = any(not math.isnan(_score(line, "global_accuracy")) for line in good)
+    # Where answers are quantities there is no accuracy: the smaller the loss, the better.
+    shown = ACCURACIES if scored else LOSSES
+    first = next(iter(shown))
+    good.sort(key=lambda line: _last_if_nan(-_score(line, first) if scored else _score(line, first)))
     table = Table(header_style="bold", pad_edge=False)
     for name in done.varied:
         table.add_column(name)
-    for heading in ("global accuracy %", "local accuracy %", "seconds"):
+    for heading in (*shown.values(), "seconds"):
         table.add_column(heading, justify="right")
     for line in good[:best]:
         arguments = flatten(line["spec"])
-        scores = (line["summary"].get(f"{kind}_accuracy", float("nan")) for kind in ("global", "local"))
-        cells = (str(arguments.get(name, ABSENT)) for name in done.varied)
-        table.add_row(*cells, *(f"{100 * s:.2f}" for s in scores), f"{line['seconds']:.1f}")
+        cells = [str(arguments.get(name, ABSENT)) for name in done.varied]
+        scores = (_score(line, column) for column in shown)
+        cells += [f"{100 * score:.2f}" if scored else f"{score:.4g}" for score in scores]
+        table.add_row(*cells, f"{line['seconds']:.1f}")
     console = Console(soft_wrap=True)
     console.print(table)
     failed = len(done.lines) - len(good)
     console.print(f"{len(good)} runs done, {failed} failed. Results: {done.results}", highlight=False)
+
+
+def _score(line: Line, column: str) -> float:
+    """Of a line's summary; what is not a number is a word there."""
+    return float(line["summary"].get(column, math.nan))
+
+
+def _last_if_nan(value: float) -> float:
+    return math.inf if math.isnan(value) else value

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.table import Table
 
 from fedbc import Result
+from fedbc.simulation.metrics import has_accuracy
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,11 +69,17 @@ def explanation(results: Mapping[str, Result]) -> str:
     held_out = ""
     if len(shares) == 1 and share is not None:
         held_out = f" Validation: {share:.0%} of each device's training data; no test data."
-    return (
-        f"{mean}Global accuracy: the global model z on all devices' {sets} sets. Local accuracy: each device's own "
-        f"model xᵢ on its own {sets} set, mean over devices. Variance and worst device: z on each device's {sets} "
-        f"set.{held_out}{_not_alike(results)}"
-    )
+    if any(has_accuracy(r.history) for r in results.values()):
+        scores = (
+            f"Global accuracy: the global model z on all devices' {sets} sets. Local accuracy: each device's own model "
+            f"xᵢ on its own {sets} set, mean over devices. Variance and worst device: z on each device's {sets} set."
+        )
+    else:
+        scores = (
+            f"Global test loss: the global model z on all devices' {sets} sets. Local test loss: each device's own "
+            f"model xᵢ on its own {sets} set, mean over the same examples."
+        )
+    return f"{mean}{scores}{held_out}{_not_alike(results)}"
 
 
 def _not_alike(results: Mapping[str, Result]) -> str:

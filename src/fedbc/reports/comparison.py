@@ -21,8 +21,8 @@ from fedbc.personalization import advice_table as advice_of
 from fedbc.reports import comparable
 from fedbc.reports.comparable import built_part, measured_on, seed_of, validation_of
 from fedbc.reports.tables import Column, Table, shown_scores
-from fedbc.runs import MethodRuns, RunSpec, load
-from fedbc.simulation.metrics import has_accuracy
+from fedbc.runs import MethodRuns, RunSpec, data_name, load
+from fedbc.simulation.metrics import TEST_LOSSES, has_accuracy
 from fedbc.simulation.result import Result
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ Given = Result | str | Path
 """A result, or the folder that holds one."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Runs of several methods on one federation, some seeds each.
 
@@ -69,6 +69,7 @@ class Comparison:
         rows = []
         for name in self.names:
             own = self.runs[self.runs["method"] == name].drop(columns=["method", "seed"])
+            own = own.select_dtypes("number")  # why a run ended is a word
             spread = own.std(ddof=1).add_suffix("_std")
             rows.append({"method": name, "seeds": len(own), **own.mean(), **spread})
         return pd.DataFrame(rows)
@@ -80,9 +81,11 @@ class Comparison:
         columns = [Column("method", "method"), Column("seeds", "seeds", 0)]
         columns += [Column(c.key, c.heading, c.digits, _spread_of(c), c.factor) for c in shown]
         last = f"Means over the last {self.last} rounds" if self.last else "Last rounds"
+        fewest, most = self.runs["rounds"].min(), self.runs["rounds"].max()
+        unequal = "" if fewest == most else f"The runs have {fewest} to {most} rounds. "
         caption = (
-            f"{last}, ± standard deviation over seeds. Global: the global model z on all devices' {self.sets} sets; "
-            "local: each device's own model xᵢ on its own; variance and worst device: z on each device's own. A "
+            f"{unequal}{last}, ± standard deviation over seeds. Global: the global model z on all devices' {self.sets} "
+            "sets; local: each device's own model xᵢ on its own; variance and worst device: z on each device's own. A "
             "difference within twice its error, from seeds and from finite test sets, is not called clear."
         )
         return Table("summary", "The methods in numbers", self.table, columns, caption)
@@ -186,6 +189,18 @@ class Comparison:
         _mark(Path(folder), self)
         return write(self, Path(folder))
 
+    def __repr__(self) -> str:
+        data = data_name(next(iter(self.methods.values()))[0].spec.get("data", {}))
+        lines = [f"Comparison(on {data}; page: .write(folder), sentences: .words)"]
+        for row in self.table.to_dict("records"):
+            scores = [
+                f"{' '.join(column.heading.split())} {row[column.key] * column.factor:.{column.digits}f}"
+                for column in self.summary.columns
+                if column.key in (*ACCURACIES, *TEST_LOSSES) and not np.isnan(row[column.key])
+            ]
+            lines.append(", ".join([f"{row['method']}, {row['seeds']} seeds", *scores]))
+        return "\n  ".join([*lines, *(f"missing: {failure}" for failure in self.failures)])
+
     def _repr_html_(self) -> str:
         from fedbc.reports.comparison_page import notebook_html
 
@@ -236,6 +251,8 @@ def compare(
     models = dict.fromkeys(methods, model) if model is not None else built_models(methods)
     return Comparison(methods, built, models, failures)
 
+
+ACCURACIES = ("global_accuracy", "local_accuracy")
 
 MARK = "comparison.json"
 """Tells a folder with a comparison from any other; it may be written anew."""

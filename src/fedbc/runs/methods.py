@@ -45,7 +45,9 @@ class MethodRuns:
     def is_done(self, spec: RunSpec) -> bool:
         """Whether a specification's run is complete; one that diverged is not."""
         folder = self.folder_of(spec)
-        return folder.is_finished and folder.read_spec()["run"]["rounds"] >= spec.to_dict()["run"]["rounds"]
+        if not folder.is_finished:
+            return False
+        return folder.ended_early or folder.read_spec()["run"]["rounds"] >= spec.to_dict()["run"]["rounds"]
 
     def run(
         self,

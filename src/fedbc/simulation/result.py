@@ -21,7 +21,7 @@ from fedbc.errors import InputError
 from fedbc.simulation import checkpoints
 from fedbc.simulation.answers import Metrics, answer_table, evaluate, predict
 from fedbc.simulation.curves import curves, draw_curves
-from fedbc.simulation.ending import COLUMN
+from fedbc.simulation.ending import COLUMN, Reason
 from fedbc.simulation.telling import html, title_of, words
 
 if TYPE_CHECKING:
@@ -202,6 +202,11 @@ class RunFolder:
     def is_finished(self) -> bool:
         """Whether the result is complete."""
         return self.summary.exists()
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether it is complete with fewer rounds than were asked for: it came to its target, or out of patience."""
+        return self.is_finished and self._summary().get(COLUMN, Reason.ROUNDS) != Reason.ROUNDS
 
     @property
     def has_checkpoint(self) -> bool:
