@@ -208,6 +208,15 @@ def test_runs_that_predict_quantities_are_ordered_by_their_losses(
     said = capsys.readouterr().out
     assert "global test loss" in said
     assert said.index("0.1 ") < said.index("0.001")
+    quantity = ("--data", "clinics.csv", "--label", "age", "--device", "clinic", "--task", "regression")
+    for command in (("tune", "fedavg"), ("calibrate",)):
+        with pytest.raises(SystemExit) as end:
+            main([*command, *quantity, "--rounds", "2"])
+        assert end.value.code == 2
+        told = capsys.readouterr().err
+        assert "predicts quantities, so there is no accuracy to choose by" in told
+        assert told.count("\n") == 1
+    assert not (place / "runs").exists()
 
 
 def test_mistakes_are_one_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from fedbc import storage
 from fedbc.data.federation import Federation
 from fedbc.data.validation import held_out_sizes
-from fedbc.errors import FedBCError
+from fedbc.errors import FedBCError, InputError
 from fedbc.models.base import Model
 from fedbc.runs import Lines, RunSpec, run_missing
 
@@ -62,7 +62,12 @@ def score_on_test(
 
 
 def chosen_on(federation: Federation, model: Model, share: float, seeds: int) -> str:
-    """What a choice is made on, in words."""
+    """What a choice is made on, in words; an InputError for a model without an accuracy to choose by."""
+    if model.correct is None:
+        raise InputError(
+            f"model {model.name} predicts quantities, so there is no accuracy to choose by: take fedbc sweep, with "
+            "run.validation, which orders its runs by their losses"
+        )
     taken = held_out_sizes(federation, share)
     small = int((taken == 0).sum())
     kept = f" ({small} devices had too few and keep all of theirs)" if small else ""
