@@ -179,3 +179,15 @@ def test_the_projection_is_the_formula(monkeypatch):
     assert link.all_reduce(2e6, limit) > one.training(limit)
     assert link.all_reduce(2e6, limit - 1) <= one.training(limit - 1)
     assert Projection("", device_seconds=1e6, sent=1.0).dominated_from(link) is None
+
+
+def test_rounds_are_compared_with_those_of_another_commit(tmp_path):
+    """Of this one with itself; whether they agree within the bar is for a quiet machine to say."""
+    out = tmp_path / "ratios.jsonl"
+    command = [sys.executable, "benchmarks/against.py", "HEAD", "--workloads=W1", "--turns=1", f"--out={out}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode in (0, 1), done.stderr
+    line = json.loads(out.read_text())
+    assert (line["workload"], line["ratio"]) == ("W1", "new / old")
+    assert 0.01 < line["processor"] < 100
+    assert line["within"] == (0.97 <= line["median"] <= 1.03) == (done.returncode == 0)

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 import fedbc
@@ -26,6 +27,27 @@ def cli(capsys, tmp_path, monkeypatch):
     return run
 
 
+def test_local_training_is_said_by_name(cli, tmp_path):
+    """Every argument about it, as text: the run is that of the same words in Python."""
+    chosen = {
+        "optimizer": "adam,b1=0.8", "keep_optimizer": True, "clip": 3.0, "weight_decay": 0.01, "epsilon": 0.1,
+        "check_every": 2, "domain": "ball,radius=5", "lr_schedule": "step,every=1,factor=0.5",
+        "dual_schedule": "inverse_sqrt", "epochs": "1-3",
+    }  # fmt: skip
+    options = [
+        part
+        for name, value in chosen.items()
+        for part in ([f"--{name.replace('_', '-')}"] + ([] if value is True else [value]))
+    ]
+    assert cli("run", "fedbc", *QUICK, *options, "--out", "said")[0] == 0
+    data, model = fedbc.data.synthetic(devices=4), fedbc.models.logistic(60, 10)
+    wanted = fedbc.simulate(fedbc.FedBC(), model, data, rounds=2, sample=2, **chosen)
+    found = fedbc.load(tmp_path / "said")
+    for name, array in found.global_model.items():
+        np.testing.assert_array_equal(array, wanted.global_model[name])
+    assert {name: found.spec["run"][name] for name in chosen} == chosen
+
+
 def test_run_show_and_files(cli, tmp_path):
     code, out, err = cli("run", "fedbc", "fedavg", *QUICK, "--momentum", "0.5")
     assert (code, err) == (0, "")
@@ -42,6 +64,7 @@ def test_run_show_and_files(cli, tmp_path):
         "momentum": 0.5,
         "tolerance": "learned",
         "server": "sampled",
+        "absent": "still",
         "start": "global",
         "lambda_min": 0.0,
         "lambda_max": "inf",

@@ -77,6 +77,8 @@ class Option:
             return [_number(self.name, part, int) for part in text.split(",")]
         if "Sequence[str]" in kinds:
             return tuple(text.split(","))
+        if "Mapping[str, Any]" in kinds and "str" in kinds:
+            return text  # a name with arguments, such as "adam,b1=0.8", which whoever takes it reads
         if "FineTune" in kinds or "Mapping[str, Any]" in kinds:
             return dict(_assignment(self.name, part) for part in text.split(","))
         for kind, parser in (("int", int), ("float", float)):
