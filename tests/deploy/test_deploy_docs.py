@@ -215,7 +215,7 @@ def test_three_machines(tmp_path, subtests):
             for device in range(3):
                 machine = loop.machine(f"device-{device}")
                 files = {p.name for p in machine.joinpath("keys").iterdir()}
-                assert files == {"ca.crt", f"device-{device}"}
+                assert files == {"ca.crt", f"device-{device}", *(f"device-{other}.pub" for other in range(3))}
                 assert [p.name for p in machine.glob("state/*/*") if p.is_dir()] == [f"device-{device}"]
         with subtests.test("the server holds no key but its own"):
             server = loop.machine("server")

@@ -29,6 +29,7 @@ def deploy_group() -> None:
 @click.option("--devices", type=int, help="How many devices there are. [default: as the data say, or 3]")
 @click.option("--rounds", default=20, show_default=True, help="How many rounds to run.")
 @click.option("--address", default="127.0.0.1:8000", show_default=True, help="Where devices reach the server.")
+@click.option("--secure", is_flag=True, help="Secure aggregation: the server learns sums over devices only.")
 @options.of_own_tables
 def init_command(
     folder: Path,
@@ -38,6 +39,7 @@ def init_command(
     devices: int | None,
     rounds: int,
     address: str,
+    secure: bool,
     **values: Any,
 ) -> None:
     """Write a Flower app to FOLDER: settings, a data function to fill in, scripts that start server and devices.
@@ -63,7 +65,8 @@ def init_command(
             raise InputError("--devices and --data cannot both be given: the data say how many devices there are")
         own = specifications((algorithm,), data_name, model_name, None, values)[algorithm]
     count = 3 if devices is None else devices
-    for file in write_app(folder, algorithm=algorithm, devices=count, rounds=rounds, address=address, own=own):
+    made = write_app(folder, algorithm=algorithm, devices=count, rounds=rounds, address=address, own=own, secure=secure)
+    for file in made:
         click.echo(str(file))
 
 

@@ -117,7 +117,8 @@ def _explained(address: str) -> Iterator[None]:
 def pack(folder: Path, target: Path) -> Mapping[str, list[Path]]:
     """A folder for each machine of a deployment, with what belongs there and nothing else; by machine, the files.
 
-    The server gets no private key but its own, and not the authority's; a device gets its own key.
+    The server gets no private key but its own, and not the authority's; a device gets its own key, and the
+    public ones of all: in a secure sum it takes their word for who is who, not the server's.
     """
     keys = folder / "keys"
     devices = sorted(public_keys(keys).values())
@@ -125,7 +126,8 @@ def pack(folder: Path, target: Path) -> Mapping[str, list[Path]]:
     server += ["keys/superexec.secret", *(f"keys/device-{device}.pub" for device in devices)]
     machines = {"server": server}
     for device in devices:
-        machines[f"device-{device}"] = ["env.sh", "supernode.sh", "keys/ca.crt", f"keys/device-{device}"]
+        own = ["env.sh", "supernode.sh", "keys/ca.crt", f"keys/device-{device}"]
+        machines[f"device-{device}"] = [*own, *(f"keys/device-{other}.pub" for other in devices)]
     made: dict[str, list[Path]] = {}
     for machine, names in machines.items():
         missing = [name for name in names if not (folder / name).is_file()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import re
 from importlib import resources
@@ -27,6 +28,16 @@ OWN_TABLES = (
     "or `data/NUMBER.csv`, which holds rows to try the app with."
 )
 
+MOST_EXAMPLES = 100_000
+"""Of a device, in an app with secure aggregation: the range of n_i needs an end."""
+LARGEST_MULTIPLIER = 10.0
+"""The range of lambda_i needs one, too."""
+SUMS = """
+`run.secure = true`: the server learns sums over devices, and no device's part of them (docs/secure.md says what that
+takes and what remains). Each device needs the public keys of all, `keys/device-*.pub`, from you and not from the
+server: `fedbc deploy pack machines` puts them there. `supernode.sh` starts devices that refuse all but secure sums.
+"""
+
 
 def write_app(
     folder: Path,
@@ -36,6 +47,7 @@ def write_app(
     rounds: int = 20,
     address: str = "127.0.0.1:8000",
     own: RunSpec | None = None,
+    secure: bool = False,
 ) -> list[Path]:
     """Write a Flower app to a new folder, whose name becomes the app's; returns its files.
 
@@ -43,6 +55,7 @@ def write_app(
     devices: how many there are. rounds: how many to run. address: where devices reach the SuperLink.
     own: a specification with your own tables, whose algorithm, devices and model are taken; each device then reads a
         table of its own, and what is here of each lies in `data`, to try the app with.
+    secure: with secure aggregation, and devices that refuse all else.
     """
     if own is not None:
         devices = own.build_part("data").devices
@@ -50,15 +63,18 @@ def write_app(
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")
     if not name or not name[0].isalpha():
         raise InputError(f"folder={str(folder)!r} is not accepted: its name becomes the app's, begin it with a letter")
+    if name == "fedbc":
+        raise InputError("folder='fedbc' is not accepted: an app of that name hides the package; take another one")
     host, port = split_address(address)
+    method = own.build_part("algorithm") if own is not None else entry("algorithm", algorithm).build()
     settings = Deployment(devices=devices, rounds=rounds, min_devices=max(1, (devices + 1) // 2), out=f"runs/{name}")
+    if secure:
+        method, settings = _secured(method, settings)
     module = name.replace("-", "_")
     words = {
         "name": name,
         "module": module,
-        "algorithm": _algorithm_lines(
-            own.build_part("algorithm") if own is not None else entry("algorithm", algorithm).build()
-        ),
+        "algorithm": _algorithm_lines(method),
         "run": _run_lines(settings),
         "begin": FILL_IN.format(module=module) if own is None else OWN_TABLES,
         "devices": str(devices),
@@ -66,6 +82,8 @@ def write_app(
         "address": address,
         "host": host,
         "port": str(port),
+        "node_config": "secure=true " if secure else "",
+        "sums": SUMS if secure else "",
     }
     files = own_files(own, module) if own is not None else {}
     templates = resources.files("fedbc.flower").joinpath("template")
@@ -81,6 +99,17 @@ def write_app(
             storage.write_atomically(new / name, content)
         storage.write_atomically(new / ".gitignore", "keys/\nmachines/\nflwr/\nstate/\nruns/\ndata/\n")
     return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _secured(method: Algorithm, settings: Deployment) -> tuple[Algorithm, Deployment]:
+    """With secure aggregation, and with ends to what has none."""
+    checks.integer("devices with secure aggregation", settings.devices, at_least=2)
+    least = max(2, settings.min_devices)
+    settings = dataclasses.replace(settings, secure=True, min_devices=least, most_examples=MOST_EXAMPLES)
+    if getattr(method, "lambda_max", 0) == math.inf:
+        arguments: dict[str, Any] = {"lambda_max": LARGEST_MULTIPLIER}
+        method = dataclasses.replace(method, **arguments)
+    return method, settings
 
 
 def split_address(address: str) -> tuple[str, int]:
