@@ -9,10 +9,14 @@ from flwr.app import Error, Message
 
 import fedbc
 from fedbc.algorithms import ALGORITHMS
+from fedbc.cli import main
 from fedbc.errors import InputError
 from fedbc.flower import TooFewDevices, gathering
 from fedbc.flower.server import finish
 from fedbc.flower.settings import Deployment
+from fedbc.runs import RunFolder
+from fedbc.watch import page
+from fedbc.watch.runs import WatchedRun
 
 SECURE = {"run__secure": True, "run__min_devices": 2, "run__most_examples": 100}
 
@@ -173,6 +177,16 @@ def test_settings_that_need_single_uploads_are_refused():
         Deployment.from_config({"run.secure": True})
     with pytest.raises(InputError, match="move_limit=2 is not accepted with secure=true"):
         Deployment.from_config(good | {"run.move-limit": 2.0})
+
+
+def test_what_is_missing_is_explained(deployed, tmp_path, capsys):
+    """`fedbc show` and the page that follows runs say why there is no table of devices."""
+    deployed(algorithm__name="fedavg", run__rounds=1, run__evaluate="", **SECURE).run()
+    with pytest.raises(SystemExit):
+        main(["show", str(tmp_path / "run")])
+    assert "no table of devices, no worst device and no deciles" in capsys.readouterr().out
+    views = [WatchedRun("run", RunFolder(tmp_path / "run")).look()]
+    assert "no table of devices, no worst device" in page.html("run", views, page.data(views))
 
 
 def test_a_method_without_a_range_does_not_begin(deployed):

@@ -14,6 +14,7 @@ from fedbc import Result, storage
 from fedbc.cli import tables
 from fedbc.errors import InputError
 from fedbc.runs import Lines, RunFolder, list_runs
+from fedbc.runs.deployed import SUMS_ONLY, has_sums_only
 
 TUNING, CALIBRATION = "study.json", "results.jsonl"
 """Files by which the folders of `fedbc tune` and `fedbc calibrate` are known."""
@@ -47,6 +48,8 @@ def show_command(run: Path, as_json: bool) -> None:
         marked = {name if r.diverged is None else f"{name} (diverged)": r for name, r in results.items()}
         console.print(tables.comparison(marked))
         console.print(tables.explanation(results))
+        if any(has_sums_only(result.devices) for result in results.values()):
+            wide.print(f"{SUMS_ONLY[0].upper()}{SUMS_ONLY[1:]}.", highlight=False, markup=False)
 
 
 def describe(folder: Path) -> list[str]:

@@ -38,9 +38,8 @@ from fedbc.flower.roster import Roster
 from fedbc.flower.secure_rounds import SecureRounds
 from fedbc.flower.settings import Deployment
 from fedbc.flower.summing import Mover, RoundSum
-from fedbc.flower.sums import WHY
 from fedbc.models.base import Model
-from fedbc.runs.deployed import DeviceStatus, Status
+from fedbc.runs.deployed import SUMS_ONLY, DeviceStatus, Status
 from fedbc.simulation.schedule import SAMPLE, generator, sample_devices
 
 log = logging.getLogger("flwr.fedbc")
@@ -83,7 +82,7 @@ class AlgorithmStrategy(Strategy):
         log.info("%s, %d rounds, %d devices, seed %d", self.algorithm, s.rounds, s.devices, s.seed)
         log.info("run folder %s, run %s", j.folder.resolve(), j.run)
         if s.secure:
-            log.info("%s; clipped to %g", WHY, s.secure_clip)
+            log.info("%s; x - z is clipped to the norm %g", SUMS_ONLY, s.secure_clip)
             if s.move_factor:
                 log.info("run.move-factor does not apply: the server sees no single upload to judge")
         if j.round:

@@ -28,11 +28,6 @@ from fedbc.simulation.shapes import Shapes
 
 MOST_EXAMPLES = 1_000_000
 """Of a device, for scores, where run.most-examples does not say it."""
-WHY = (
-    "secure aggregation: the server has sums over devices, so that there are means and variances, and no table per "
-    "device, no worst device and no deciles"
-)
-"""For people who look for what a secure run cannot show."""
 
 
 class Told(NamedTuple):

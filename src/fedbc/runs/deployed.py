@@ -12,11 +12,19 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedbc import storage
 from fedbc.errors import InputError
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+SUMS_ONLY = (
+    "secure aggregation: the server has sums over devices, so that there are means and variances, and no table of "
+    "devices, no worst device and no deciles"
+)
+"""For people who look for what a run with secure aggregation cannot show."""
 FILE = "status.json"
 ROUNDS = "rounds.jsonl"
 
@@ -89,6 +97,11 @@ def read_status(folder: Path) -> Status | None:
         return Status(**found, devices=devices, largest_moves=moves)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def has_sums_only(devices: pd.DataFrame) -> bool:
+    """Whether a run's table of devices is that of secure aggregation: who took part, and nothing else."""
+    return list(devices.columns) == ["round", "device"]
 
 
 def in_words(status: Status) -> str:

@@ -20,6 +20,7 @@ from fedbc.reports.marks import DEVICE, HIDDEN, by_method, colour_places, picked
 from fedbc.reports.page import chart_words, environment
 from fedbc.reports.tables import ABSENT, has_accuracy
 from fedbc.runs import State
+from fedbc.runs.deployed import SUMS_ONLY, has_sums_only
 from fedbc.trackers.base import flat
 from fedbc.watch.runs import View
 
@@ -251,6 +252,8 @@ def html(title: str, views: Sequence[View], now: dict[str, Any], note: str = "")
 
 
 def _device_words(views: Sequence[View], devices: list[Chart]) -> list[Prose]:
+    if any(has_sums_only(view.devices) for view in views) and not devices:
+        return [Prose(f"{SUMS_ONLY[0].upper()}{SUMS_ONLY[1:]}.", soft=True)]
     if not devices:
         return []
     most = max(v.devices["device"].nunique() for v in views if "device" in v.devices)
