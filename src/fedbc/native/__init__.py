@@ -29,6 +29,7 @@ _FUNCTIONS = {
     "background.cc": ("background_product", "background_weight_gradient"),
     "crop.cc": ("crop",),
     "general.cc": ("convolution", "convolution_kernel_gradient"),
+    "pooling.cc": ("pooling_gradient",),
 }
 """By the source that has them; there their names begin with `fedbc_`."""
 _HEADER = "vectors.h"

@@ -9,6 +9,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+from fedbc import native
 
 Array = jax.Array
 Sizes = tuple[int, ...]
@@ -21,12 +24,27 @@ def maximum_gradient(slopes: Array, x: Array, *, select_prim: Any, **window: Any
     """Each slope goes to its window's first maximum: select_and_scatter_add, by its primitive's parameters."""
     sizes: Sizes = window["window_dimensions"]
     strides, padding = window["window_strides"], window["padding"]
-    # Windows of one place that move by one: those axes need no thought.
+    if select_prim is jax.lax.ge_p and _is_native(x, sizes, strides, padding):
+        return _in_machine_code(slopes, x, sizes, strides, padding)
     if select_prim is not jax.lax.ge_p or math.prod(sizes) > MOST_PLACES:
         return jax.lax.select_and_scatter_add_p.bind(slopes, x, select_prim=select_prim, **window)
     if all(size == stride for size, stride in zip(sizes, strides, strict=True)):
         return _apart(slopes, x, sizes, padding)
     return _overlapping(slopes, x, sizes, strides, padding)
+
+
+def _is_native(x: Array, sizes: Sizes, strides: Sizes, padding: Any) -> bool:
+    """Whether windows move over one axis or two, between examples and channels."""
+    alone = all((sizes[a], strides[a], tuple(padding[a])) == (1, 1, (0, 0)) for a in (0, x.ndim - 1))
+    return alone and x.ndim in (3, 4) and x.dtype == jnp.float32 and native.available()
+
+
+def _in_machine_code(slopes: Array, x: Array, sizes: Sizes, strides: Sizes, padding: Any) -> Array:
+    if x.ndim == 3:
+        sizes, strides = ((a[0], 1, *a[1:]) for a in (sizes, strides))
+        return _in_machine_code(slopes[:, None], x[:, None], sizes, strides, (padding[0], (0, 0), *padding[1:]))[:, 0]
+    form = np.asarray([*sizes[1:3], *strides[1:3], *(low for low, _ in padding[1:3])], np.int64)
+    return native.call("pooling_gradient", jax.ShapeDtypeStruct(x.shape, x.dtype), x, slopes, form=form)
 
 
 def _apart(slopes: Array, x: Array, sizes: Sizes, padding: Any) -> Array:
