@@ -1,11 +1,16 @@
 """A deployment computes what the simulator computes: every algorithm, in process (loopback has real processes)."""
 
+import flax.linen as fl
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from inprocess import Small
 
 import fedbc
+from fedbc import storage
 from fedbc.algorithms import ALGORITHMS
+from fedbc.errors import InputError
 
 
 def same(a, b, tolerance=1e-6):
@@ -55,3 +60,59 @@ def test_full_batches_lagrangian_and_fine_tuning_too(deployed, make_federation, 
     columns_agree(found.history, wanted.history)
     np.testing.assert_allclose(found.multipliers, wanted.multipliers, atol=1e-6)
     np.testing.assert_allclose(found.tolerances, wanted.tolerances, atol=1e-6)
+
+
+class Normed(fl.Module):
+    @fl.compact
+    def __call__(self, x, train=False):
+        return fl.Dense(3)(fl.BatchNorm(use_running_average=not train, momentum=0.9)(x))
+
+
+def normed(statistics):
+    return fedbc.models.from_flax(Normed(), jnp.zeros((1, 4)), training="train", statistics=statistics)
+
+
+@pytest.mark.parametrize(("statistics", "method"), [("local", "perfedbc"), ("averaged", "scaffold")])
+def test_running_statistics_are_those_of_the_simulator(statistics, method, make_federation, tmp_path):
+    three, model = make_federation(sizes=(20, 20, 15)), normed(statistics)
+    what = ["global", "local", "train", "lagrangian"]
+    options = {"rounds": 3, "sample": 2, "seed": 5}
+    settings = {f"run__{k}": v for k, v in options.items()} | {"run__evaluate": ",".join(what)}
+    small = Small(tmp_path, three, model, algorithm__name=method, **settings)
+    found = small.run()
+    wanted = fedbc.simulate(ALGORITHMS[method](), model, three, evaluate=what, **options)
+    same(found.global_model, wanted.global_model)
+    columns_agree(found.devices, wanted.devices)
+    columns_agree(found.history, wanted.history)
+    kept = storage.named(wanted.local_models["statistics"])
+    arrays, _ = storage.read_arrays(small.state_file(1))
+    for name, array in kept.items():
+        np.testing.assert_allclose(arrays[f"device.statistics.{name}"], array[1], atol=1e-6)
+    sent = [bytes(answer.content["fedbc"].get("arrays", b"")) for answer in small.grid.answers]
+    assert any(b"batch_stats" in pack for pack in sent) == (statistics == "averaged")
+
+
+def test_server_and_devices_must_agree_on_the_statistics(make_federation, tmp_path):
+    small = Small(tmp_path, make_federation(sizes=(8, 8)), normed("averaged"), algorithm__name="fedavg", run__rounds=1)
+    small.grid.errors_travel = False
+    small.model = normed("local")
+    with pytest.raises(Exception, match="the server runs fedavg, local statistics, this device fedavg, averaged"):
+        small.run()
+
+
+def test_a_private_method_sends_no_statistics(make_federation):
+    private = fedbc.privacy.Private(fedbc.FedAvg(weights="uniform"), 1.0, 1.0)
+    two = make_federation(sizes=(8, 8))
+    with pytest.raises(InputError, match="keep them local"):
+        fedbc.simulate(private, normed("averaged"), two, rounds=1)
+    assert len(fedbc.simulate(private, normed("local"), two, rounds=1).history) == 1
+
+
+def test_a_secure_sum_has_no_averaged_statistics(make_federation):
+    two, run = make_federation(sizes=(8, 8)), {"rounds": 2, "seed": 1}
+    with pytest.raises(InputError, match="summed securely|no range|cannot be"):
+        fedbc.simulate(fedbc.FedBC(), normed("averaged"), two, secure=True, **run)
+    openly = fedbc.simulate(fedbc.FedBC(), normed("local"), two, **run)
+    same(
+        fedbc.simulate(fedbc.FedBC(), normed("local"), two, secure=True, **run).global_model, openly.global_model, 1e-4
+    )

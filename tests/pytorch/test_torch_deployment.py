@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import fedbc
 from fedbc import storage
 from fedbc.simulation.schedule import INIT, generator
+from fedbc.torch import load_arrays, to_jax, to_torch
 from fedbc.torch import models as modules
-from fedbc.torch import to_jax, to_torch
 from fedbc.torch.flower import client_app, initial_model
 
 CONFIG = {
@@ -157,6 +157,45 @@ def test_buffers_are_kept_on_the_device_and_never_sent(federation, tmp_path):
     assert np.abs(arrays["device.buffers.body.1.running_mean"]).max() > 0
     history = fedbc.load(folder).history
     assert history["global_loss"].iloc[-1] < history["global_loss"].iloc[0]
+
+
+def test_buffers_are_averaged_where_that_is_asked_for(federation, tmp_path):
+    model = initial_model(WithBuffers(), statistics="averaged")
+    app = client_app(WithBuffers, loaders_of(federation, 4, shuffle=True), train, model=model)
+    values = {**CONFIG, "run.sample": 0, "run.rounds": 2, "algorithm.start": "global"}
+    folder, _ = deploy(model, fedbc.flower.algorithm_from, app, values, tmp_path)
+    z = storage.named(fedbc.load(folder).global_model)
+    kept = [storage.read_arrays(next((tmp_path / "state").glob(f"*/device-{i}/state.*")))[0] for i in range(3)]
+    for name in ("body.1.running_mean", "body.1.num_batches_tracked"):
+        own = [arrays[f"device.method.statistics.{name}"] for arrays in kept]
+        mean = sum(n * a for n, a in zip(federation.train.sizes, own, strict=True)) / federation.train.sizes.sum()
+        np.testing.assert_allclose(z[f"statistics.{name}"], np.round(mean) if "tracked" in name else mean, rtol=1e-5)
+    assert z["statistics.body.1.num_batches_tracked"] > max(2 * 6, 3 * 2)  # the second round went on from the first's
+    assert fedbc.load(folder).history["global_loss"].iloc[-1] < 1.2
+
+
+def test_what_is_frozen_does_not_travel(federation, tmp_path):
+    def half_frozen():
+        torch.manual_seed(7)
+        module = nn.Sequential(nn.Linear(4, 500), nn.ReLU(), nn.Linear(500, 3))
+        module[0].requires_grad_(False)
+        return module
+
+    model = initial_model(half_frozen())
+    app = client_app(half_frozen, loaders_of(federation), train, model=model)
+    values = {**CONFIG, "run.rounds": 1, "run.evaluate": "", "algorithm.name": "fedavg"}
+    del values["algorithm.dual-lr"]
+    folder, grid = deploy(model, fedbc.flower.algorithm_from, app, values, tmp_path)
+    (largest,) = {
+        len(answer.content["fedbc"].get("arrays", b"")) for answer in grid.answers if answer.has_content()
+    } - {0}
+    trained, frozen = 4 * (500 * 3 + 3), 4 * (4 * 500 + 500)
+    assert trained < largest < trained + 2000 < trained + frozen
+    result, start = fedbc.load(folder), half_frozen()
+    load_arrays(start, result.global_model)
+    assert set(storage.named(result.global_model)) == {"2.weight", "2.bias"}
+    assert torch.equal(start[0].weight, half_frozen()[0].weight)
+    assert not torch.equal(start[2].weight, half_frozen()[2].weight)
 
 
 def test_one_seed_one_run(federation, tmp_path):

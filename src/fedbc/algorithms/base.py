@@ -244,6 +244,9 @@ class Algorithm(ABC):
         """
         return None
 
+    def check_statistics(self) -> None:  # noqa: B027 (a hook that most methods leave empty)
+        """Raise an InputError if a model's running statistics may not travel beside the summand."""
+
     def check_population(self, devices: int) -> None:  # noqa: B027 (a hook that most methods leave empty)
         """Raise an InputError if a hyper-parameter does not fit a federation of this many devices."""
 

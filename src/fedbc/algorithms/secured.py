@@ -34,6 +34,7 @@ from fedbc.algorithms.ranges import (
     fraction_bits,
     members,
 )
+from fedbc.algorithms.statistics import trained
 from fedbc.algorithms.wrapping import Wrapping
 
 
@@ -179,7 +180,7 @@ class Secured(Wrapping):
 
     def broadcast(self, server: Any) -> Server:
         """The method's message, and z."""
-        return Server(self.algorithm.broadcast(server), self.algorithm.global_model(server))
+        return Server(self.algorithm.broadcast(server), trained(self.algorithm, self.algorithm.global_model(server)))
 
     def init_device(self, params: Params, context: Context) -> Any:
         """The method's."""
@@ -206,5 +207,5 @@ class Secured(Wrapping):
 
     def update(self, server: Any, total: Sent, population: Scalar) -> Any:
         """The method's, from the sum of what was sent."""
-        z = self.algorithm.global_model(server)
+        z = trained(self.algorithm, self.algorithm.global_model(server))
         return self.algorithm.update(server, self.parts.receive(z, total), population)

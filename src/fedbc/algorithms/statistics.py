@@ -21,9 +21,10 @@ import jax
 import jax.numpy as jnp
 
 from fedbc import trees
-from fedbc.algorithms.base import Context, Finished, Params, Scalar
+from fedbc.algorithms.base import Algorithm, Context, Finished, Params, Scalar
 from fedbc.algorithms.ranges import Limits
 from fedbc.algorithms.wrapping import Wrapping
+from fedbc.errors import InputError
 
 Both = dict[str, Any]
 
@@ -73,6 +74,10 @@ class WithStatistics(Wrapping):
 
     averaged: bool = False
 
+    def __post_init__(self) -> None:
+        if self.averaged:
+            self.algorithm.check_statistics()
+
     def init_server(self, params: Both) -> Server:
         """The method's state, and the initial statistics."""
         return Server(self.algorithm.init_server(params["params"]), params["statistics"])
@@ -112,10 +117,13 @@ class WithStatistics(Wrapping):
 
     def finish(self, carry: Carry) -> Finished:
         """The method's end."""
-        done = self.algorithm.finish(carry.inner)
-        weight = jnp.asarray(carry.examples, float) if self.averaged else None
-        weighted = jax.tree.map(lambda a: weight * a, carry.statistics) if self.averaged else None
-        return Finished(Device(done.device, carry.statistics), Summand(done.summand, weighted, weight), done.info)
+        return self.finished(self.algorithm.finish(carry.inner), carry.statistics, carry.examples)
+
+    def finished(self, done: Finished, statistics: Any, examples: Scalar) -> Finished:
+        """The method's end, with the statistics after the local steps."""
+        weight = jnp.asarray(examples, float) if self.averaged else None
+        weighted = jax.tree.map(lambda a: weight * a, statistics) if self.averaged else None
+        return Finished(Device(done.device, statistics), Summand(done.summand, weighted, weight), done.info)
 
     def update(self, server: Server, total: Summand, population: Scalar) -> Server:
         """The method's, and the mean of the statistics."""
@@ -126,13 +134,39 @@ class WithStatistics(Wrapping):
         return Server(self.algorithm.update(server.inner, total.inner, population), statistics)
 
     def ranges(self, limits: Limits) -> Any:
-        """The method's own; averaged statistics have no declared range."""
-        none: Any = None
-        return Summand(self.algorithm.ranges(limits), none, none)
+        """The method's own; averaged statistics have no declared range, and so no secure sum."""
+        inner, none = self.algorithm.ranges(limits), None
+        return None if self.averaged or inner is None else Summand(inner, none, none)
 
     def check_summand(self, summand: Summand, examples: int) -> None:
-        """As the method does."""
+        """As the method does; and the statistics have the weight of the device's examples."""
         self.algorithm.check_summand(summand.inner, examples)
+        if self.averaged and float(summand.examples) != examples:
+            raise InputError(f"its statistics have the weight {float(summand.examples):g} with {examples} examples")
+
+
+def with_statistics(algorithm: Algorithm, kept: str | None) -> Algorithm:
+    """The method for a model whose statistics are `kept` "local" or "averaged"; for one without, the method itself."""
+    return algorithm if kept is None else WithStatistics(algorithm, averaged=kept == "averaged")
+
+
+def method_name(algorithm: Algorithm) -> str:
+    """What tells one method from another, also where both keep statistics."""
+    if not isinstance(algorithm, WithStatistics):
+        return algorithm.name
+    return f"{algorithm.algorithm.name}, {'averaged' if algorithm.averaged else 'local'} statistics"
+
+
+def at_home(algorithm: Algorithm, z: Any, device: Any) -> Any:
+    """The global model as a device judges it: with its own statistics, where they stay with it."""
+    if not isinstance(algorithm, WithStatistics) or algorithm.averaged:
+        return z
+    return {**z, "statistics": device.statistics}
+
+
+def trained(algorithm: Algorithm, model: Any) -> Any:
+    """The part of a model that is trained."""
+    return model["params"] if isinstance(algorithm, WithStatistics) else model
 
 
 def _of_type(value: Any, like: Any) -> Any:

@@ -58,6 +58,10 @@ class Wrapping(Algorithm):
         """As the inner method does."""
         self.algorithm.check_population(devices)
 
+    def check_statistics(self) -> None:
+        """As the inner method does."""
+        self.algorithm.check_statistics()
+
     def fine_tune(self) -> FineTune | None:
         """As the inner method does."""
         return self.algorithm.fine_tune()

@@ -19,10 +19,11 @@ from flwr.clientapp import ClientApp
 from fedbc import storage
 from fedbc.algorithms import base
 from fedbc.algorithms.base import Algorithm
+from fedbc.algorithms.statistics import method_name
 from fedbc.flower import masking, messages, scores
 from fedbc.flower.data import LoadData, check_one_device, device_number
 from fedbc.flower.messages import Answer, Kind, MessageError, Order, Parts, Shapes, layout
-from fedbc.flower.settings import AlgorithmSource, Deployment, ModelSource, algorithm_from, resolve
+from fedbc.flower.settings import AlgorithmSource, Deployment, ModelSource, algorithm_from, for_model, resolve
 from fedbc.flower.state import DeviceState, Kept, default_folder
 from fedbc.flower.sums import ScoreSum, TrainSum
 from fedbc.flower.worker import JaxWorker, Worker
@@ -58,7 +59,8 @@ def client_app(
 
     def find(order: Order, context: Context) -> Device:
         def make(number: int) -> Part:
-            chosen, network = resolve(algorithm, context.run_config), resolve(model, context.run_config)
+            network = resolve(model, context.run_config)
+            chosen = for_model(resolve(algorithm, context.run_config), network)
             own = check_one_device(data(number, context), number)
             check_together(chosen, network, own)
             return Part(chosen, network, JaxWorker(chosen, network, own, number))
@@ -136,8 +138,8 @@ class Device:
         if order.device != number:
             raise MessageError(f"an order for device {order.device} reached device {number}: its key is another one's")
         algorithm, model, worker = find(number)
-        if algorithm.name != order.algorithm:
-            raise MessageError(f"the server runs {order.algorithm}, this device {algorithm.name}")
+        if method_name(algorithm) != order.algorithm:
+            raise MessageError(f"the server runs {order.algorithm}, this device {method_name(algorithm)}")
         algorithm.check_population(order.devices)
         shapes = Shapes.of(algorithm, model)
         folder = context.node_config.get("state-dir") or state_dir or default_folder()

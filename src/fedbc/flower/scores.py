@@ -23,6 +23,7 @@ import numpy as np
 from fedbc import trees
 from fedbc.algorithms.base import Algorithm, Duals
 from fedbc.algorithms.finetune import FineTune
+from fedbc.algorithms.statistics import at_home, trained
 from fedbc.flower.worker import Scores, Worker
 from fedbc.simulation.metrics import Measured, Row, make_row
 from fedbc.simulation.scoring import Sums
@@ -47,6 +48,7 @@ def measure(
 ) -> dict[str, float]:
     """The metrics of one device; one that is `fresh` never trained, and z is its model."""
     tune, method = algorithm.fine_tune(), worker.method_state(state)
+    z = at_home(algorithm, z, method)
     x, duals = z if fresh else algorithm.local_model(method), algorithm.duals(method)
     sent = names(what, tune, duals=duals is not None)
     values = {f"{on}_examples": float(worker.examples(on)) for on in ("test", "train")}
@@ -59,7 +61,7 @@ def measure(
         start = z if tune.of == "global" else x
         values["tuned_correct"] = worker.score_tuned(start, tune, seed).correct if values["test_examples"] else 0.0
     if "drift" in sent:
-        values["drift"] = float(trees.sqdist(x, z))
+        values["drift"] = float(trees.sqdist(trained(algorithm, x), trained(algorithm, z)))
     if duals is not None:
         values |= {name: float(value) for name, value in duals._asdict().items()}
     return {name: values[name] for name in sent}

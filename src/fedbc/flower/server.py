@@ -19,7 +19,7 @@ from fedbc.errors import InputError
 from fedbc.flower.journal import Journal
 from fedbc.flower.letters import be_patient, letters_of
 from fedbc.flower.roster import public_keys
-from fedbc.flower.settings import AlgorithmSource, Deployment, ModelSource, algorithm_from, check_model, resolve
+from fedbc.flower.settings import AlgorithmSource, Deployment, ModelSource, algorithm_from, for_model, resolve
 from fedbc.flower.strategy import AlgorithmStrategy
 from fedbc.models.base import Model
 from fedbc.runs import live
@@ -85,11 +85,11 @@ def prepare(
 ) -> AlgorithmStrategy:
     """The strategy of a run that begins, or goes on from the checkpoint in its folder."""
     algorithm.check_population(settings.devices)
-    check_model(model)
+    given, algorithm = algorithm, for_model(algorithm, model)
     public_keys(Path(settings.keys).expanduser())
     params = model.init(run_key(settings.seed, INIT))
     folder = Path(settings.out).expanduser()
-    journal = Journal(folder, specification(algorithm, model, settings, params), algorithm.init_server(params))
+    journal = Journal(folder, specification(given, model, settings, params), algorithm.init_server(params))
     if journal.resume():
         if RunFolder(folder).is_finished and journal.round >= settings.rounds:
             raise InputError(f"{folder} holds a finished run of {journal.round} rounds: set run.out to another folder")

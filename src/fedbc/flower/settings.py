@@ -15,8 +15,10 @@ from typing import Any
 from fedbc import checks
 from fedbc.algorithms.base import Algorithm
 from fedbc.algorithms.solver import Part
+from fedbc.algorithms.statistics import with_statistics
 from fedbc.errors import InputError, unknown
 from fedbc.models.base import Model
+from fedbc.privacy.private import Private
 from fedbc.runs.catalog import entry
 from fedbc.simulation.evaluation import DEFAULT
 from fedbc.simulation.settings import Settings
@@ -133,13 +135,14 @@ def under(prefix: str, config: RunConfig) -> dict[str, Any]:
     return {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}
 
 
-def check_model(model: Model) -> None:
-    """An InputError for a model that only the simulator takes."""
-    if model.statistics is not None:
+def for_model(algorithm: Algorithm, model: Model) -> Algorithm:
+    """The method as server and devices run it for a model: with its running statistics, if it keeps some."""
+    if model.statistics is not None and isinstance(algorithm, Private):
         raise InputError(
-            f"model {model.name} keeps statistics besides its parameters, which a deployment does not carry: "
-            "take layers without, such as GroupNorm, or fedbc.torch.flower, which keeps a module's on each device"
+            f"model {model.name} keeps running statistics, which a private deployment does not carry: take layers "
+            "without, such as GroupNorm, or fedbc.torch.flower, which keeps a module's on each device"
         )
+    return with_statistics(algorithm, model.statistics)
 
 
 def algorithm_from(config: RunConfig) -> Algorithm:

@@ -29,6 +29,7 @@ from flwr.serverapp.strategy import Strategy
 
 from fedbc import storage
 from fedbc.algorithms.base import INFO, Algorithm
+from fedbc.algorithms.statistics import method_name
 from fedbc.errors import Diverged, FedBCError, InputError
 from fedbc.flower import messages, scores
 from fedbc.flower.journal import Journal, Row
@@ -372,7 +373,7 @@ class AlgorithmStrategy(Strategy):
         s, j = self.settings, self.journal
         order = Order(
             run=j.run,
-            algorithm=self.algorithm.name,
+            algorithm=method_name(self.algorithm),
             device=device,
             devices=s.devices,
             round=number,

@@ -19,6 +19,7 @@ from fedbc.algorithms.base import Algorithm
 from fedbc.algorithms.finetune import FineTune
 from fedbc.algorithms.ranges import Limits, fraction_bits
 from fedbc.algorithms.secured import Parts, Sent
+from fedbc.algorithms.statistics import trained
 from fedbc.flower import scores
 from fedbc.flower.settings import Deployment
 from fedbc.secure.vectors import Field, Layout
@@ -45,7 +46,7 @@ class TrainSum:
         """A part without a declared range is an InputError."""
         limits = Limits(settings.secure_clip, settings.most_examples, LARGEST_NUMBER)
         largest = settings.sample or settings.devices
-        self.parts = Parts(algorithm, shapes.summand, limits, largest)
+        self.algorithm, self.parts = algorithm, Parts(algorithm, shapes.summand, limits, largest)
         info = {name: jnp.zeros(()) for name in shapes.info} if settings.diagnostics else {}
         self.like: Sent = jax.eval_shape(self.parts.send, shapes.params, shapes.summand, info)
         self.names = tuple(info)
@@ -68,7 +69,7 @@ class TrainSum:
 
     def encode(self, z: Any, summand: Any, info: Mapping[str, Any]) -> np.ndarray:
         """A device's vector."""
-        sent = self.parts.send(z, summand, {name: info[name] for name in self.names})
+        sent = self.parts.send(trained(self.algorithm, z), summand, {name: info[name] for name in self.names})
         arrays = storage.named(sent, "")
         grouped = {n: a for prefix, tree in _groups(sent).items() for n, a in storage.named(tree, prefix).items()}
         assert len(grouped) == len(arrays)
@@ -80,7 +81,7 @@ class TrainSum:
         trees = {prefix: storage.restored(tree, arrays, prefix) for prefix, tree in _groups(self.like).items()}
         parts = {name: trees[f"parts.{name}"] for name in self.like.parts}
         # In float64: z is put back before anything is rounded to the model's own type.
-        z = jax.tree.map(lambda a: np.asarray(a, np.float64), z)
+        z = jax.tree.map(lambda a: np.asarray(a, np.float64), trained(self.algorithm, z))
         total = Sent(parts, trees["told"], trees["squares"], trees["clipped"], trees["devices"])
         devices = float(total.devices)
         row: Row = {}

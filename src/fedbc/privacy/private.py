@@ -80,6 +80,13 @@ class Private(Wrapping):
         if float(summand.devices) != 1:
             raise InputError(f"it counts as {float(summand.devices):g} devices")
 
+    def check_statistics(self) -> None:
+        """They would travel as they are."""
+        raise InputError(
+            'statistics="averaged" does not go with a private method: they would be sent as they are; keep them local, '
+            "or take layers without, such as GroupNorm"
+        )
+
     def init_device(self, params: Params, context: Context) -> Device:
         """The wrapped method's state, and a key of the device's own."""
         key = jax.random.fold_in(jax.random.key(self.noise_seed), context.index)

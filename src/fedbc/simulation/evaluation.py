@@ -64,13 +64,13 @@ class Evaluator:
         self.tuner = fine_tune
         own = OwnModels(algorithm, store)
         self._own_on_test, self._own_on_train = self.test.own(own), self.train.own(own)
-        self._z_at_home = None
+        self._z_at_home = at_home = None
         if model.statistics == "local" and federation.origin is None:  # a device knows its own statistics alone
             at_home = GlobalModelAtHome(own)
             self._z_at_home = self.test.own(at_home), self.train.own(at_home)
         if fine_tune is not None:
             self._tuned = self.test.own(TunedModels(fine_tune, model, federation, own, seed))
-            self._tuned_z = self.test.own(TunedModels(fine_tune, model, federation, None, seed))
+            self._tuned_z = self.test.own(TunedModels(fine_tune, model, federation, at_home, seed))
         self._gradient = lanes.compiled(self._lane_gradient)
         sizes = federation.train.sizes
         weights = 1 / (federation.devices * np.repeat(sizes, sizes))
@@ -247,9 +247,12 @@ class TunedModels:
     """Models adapted by a few steps on fixed batches of each device's own data: its own x_i, or z."""
 
     def __init__(
-        self, how: FineTune, model: Model, federation: Federation, own: OwnModels | None, seed: int, number: int = 0
+        self, how: FineTune, model: Model, federation: Federation, own: Any, seed: int, number: int = 0
     ) -> None:
-        """`own` gives the models to adapt; None is z. `number` is that of the federation's first device in the run."""
+        """`own` gives the models to adapt, as `OwnModels` does; None is z.
+
+        `number` is that of the federation's first device in the run.
+        """
         self.how, self.own, self.seed, self.number = how, own, seed, number
         self.offsets = (federation.train if how.on == "train" else federation.test).offsets
         self.gather = batches.gatherer(federation, augment=False)

@@ -20,7 +20,7 @@ from fedbc.algorithms.ranges import Limits
 from fedbc.algorithms.schedules import GivenSchedule, completed, schedule_from
 from fedbc.algorithms.secured import Parts, Secured
 from fedbc.algorithms.solver import Solver
-from fedbc.algorithms.statistics import WithStatistics
+from fedbc.algorithms.statistics import with_statistics
 from fedbc.data.federation import Federation
 from fedbc.data.unseen import unseen_devices
 from fedbc.data.validation import held_out_sizes
@@ -147,10 +147,8 @@ class Settings:
         given = algorithm.with_solver(self.solver)
         if self.keep_optimizer:
             given = Keeping(given)
-        if model.statistics is None:
-            return given
         # A single device's statistics are those of all.
-        return WithStatistics(given, averaged=self.pooled or model.statistics == "averaged")
+        return with_statistics(given, "averaged" if self.pooled and model.statistics else model.statistics)
 
     def securely(self, algorithm: Algorithm, model: Model, federation: Federation) -> Algorithm:
         """The method with what a secure sum does to its summands, if that is wanted; it comes after `give`."""

@@ -4,8 +4,9 @@
     server = fedbc.flower.server_app(model)
     client = client_app(Net, load_data, train, model=model)
 
-On a device, weights arrive and leave as arrays by the names of the module's parameters. Its state (x_i, lambda_i,
-gamma_i, and the module's buffers) is kept on its disk as every device's is, and never sent beyond the summand.
+On a device, weights arrive and leave as arrays by the names of the module's trained parameters. Its state (x_i,
+lambda_i, gamma_i, and the module's buffers) is kept on its disk as every device's is, and never sent beyond the
+summand; with `initial_model(module, statistics="averaged")` that has the buffers, too.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ from fedbc.algorithms import base
 from fedbc.algorithms.base import Algorithm, Finished
 from fedbc.algorithms.fedavg import FedAvg
 from fedbc.algorithms.finetune import FineTune
+from fedbc.algorithms.statistics import WithStatistics
 from fedbc.errors import InputError
 from fedbc.flower.client import Device, Latest, Mod, Part, app_of
 from fedbc.flower.messages import Order
-from fedbc.flower.settings import AlgorithmSource, Deployment, RunConfig, algorithm_from, resolve
+from fedbc.flower.settings import AlgorithmSource, Deployment, RunConfig, algorithm_from, for_model, resolve
 from fedbc.flower.worker import Scores
 from fedbc.models.base import Model
 from fedbc.personalization import Personalized
@@ -55,18 +57,24 @@ class State(NamedTuple):
     buffers: Arrays
 
 
-def initial_model(module: nn.Module) -> Model:
-    """The server's model: it starts from this module's parameters, whatever the seed, and is never evaluated there."""
-    start = parameters(module)
+def initial_model(module: nn.Module, *, statistics: str = "local") -> Model:
+    """The server's model: it starts from this module's parameters, whatever the seed, and is never evaluated there.
 
-    def init(key: Any) -> dict[str, jax.Array]:
+    statistics: of a module with buffers, such as the running statistics of a BatchNorm: "local" if they stay with each
+        device, "averaged" if the server averages them with the model.
+    """
+    checks.choice("statistics", statistics, ["local", "averaged"])
+    start = _jax(parameters(module))
+    kept = _jax(buffers(module)) if statistics == "averaged" else {}
+
+    def init(key: Any) -> dict[str, Any]:
         del key
-        return {name: jnp.asarray(array) for name, array in start.items()}
+        return {"params": start, "statistics": kept} if kept else start
 
     def apply(params: Any, x: Any) -> Any:
         raise InputError("a model of fedbc.torch is evaluated on the devices, by PyTorch")
 
-    return Model(init, apply, name=type(module).__name__)
+    return Model(init, apply, name=type(module).__name__, statistics="averaged" if kept else None)
 
 
 def classified(module: nn.Module, loader: DataLoader) -> Scores:
@@ -108,7 +116,7 @@ def client_app(
 
     def find(order: Order, context: Context) -> Device:
         def make(number: int) -> Part:
-            chosen = resolve(algorithm, context.run_config)
+            chosen = for_model(resolve(algorithm, context.run_config), model)
             loaders = known.get(order, number, lambda number: data(number, context))
             # The module is new each time: what a round that does not count left in its buffers must not stay.
             own = module()
@@ -150,9 +158,13 @@ class TorchWorker:
 
     def train(self, order: Order, context: base.Context, message: Any, state: State) -> Finished:
         """The user's loop between the method's `begin` and `finish`."""
-        self._load(message, state)
         index, examples = int(context.index), max(int(context.examples), 1)
-        local = LocalRound(self.algorithm, self.module, message, state.method, index=index, examples=examples)
+        algorithm, z, method = self.algorithm, message, state.method
+        if isinstance(algorithm, WithStatistics):
+            message = {"params": message.inner, "statistics": message.statistics}
+            algorithm, z, method = algorithm.algorithm, message["params"], state.method.inner
+        self._load(message, state)
+        local = LocalRound(algorithm, self.module, z, method, index=index, examples=examples)
         self.module.train()
         seed = generator(order.seed, SHUFFLE, order.round, index).integers(2**63)
         with torch.random.fork_rng():
@@ -161,6 +173,8 @@ class TorchWorker:
         done = local.finish()
         if Deployment.from_config(self.config).diagnostics and not np.isfinite(done.info["loss"]):
             raise InputError("the training loop noted no loss, or one that is not finite: call local.record(loss)")
+        if isinstance(self.algorithm, WithStatistics):
+            done = self.algorithm.finished(done, _jax(buffers(self.module)), context.examples)
         return done._replace(device=self.new_state(done.device))
 
     def score(self, params: Any, state: State, on: str) -> Scores:
@@ -187,11 +201,17 @@ class TorchWorker:
         return self.loaders[0] if on == "train" else self.loaders[1]
 
     def _load(self, weights: Any, state: State) -> None:
-        """Weights, with the device's own buffers."""
-        load_arrays(self.module, jax.tree.map(np.asarray, weights))
+        """Weights, with the buffers that come with them, or the device's own."""
+        averaged = isinstance(self.algorithm, WithStatistics)
+        params, kept = (weights["params"], weights["statistics"]) if averaged else (weights, state.buffers)
+        load_arrays(self.module, jax.tree.map(np.asarray, params))
         own = dict(self.module.named_buffers())
-        for name, array in state.buffers.items():
+        for name, array in kept.items():
             own[name].copy_(torch.as_tensor(np.array(array)))
+
+
+def _jax(arrays: Arrays) -> dict[str, jax.Array]:
+    return {name: jnp.asarray(array) for name, array in arrays.items()}
 
 
 def _size(loader: DataLoader) -> int:

@@ -8,8 +8,9 @@ Only the step
 
 is PyTorch's: the user's loop forms ∇f_i on its batches, `fedbc.torch.Pull` adds the rest.
 
-x_i and z are the module's parameters. Its buffers (running statistics of a BatchNorm, counters) are no part of them:
-they stay on the device, untouched by the rounds, and count neither in ‖x_i - z‖² nor in the mean.
+x_i and z are the module's trained parameters. Those with `requires_grad=False` are part of the module. Its buffers
+(running statistics of a BatchNorm, counters) stay on the device, untouched by the rounds. Neither count in ‖x_i - z‖²
+and in the mean.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class LocalRound:
     algorithm: a FedBC, FedAvg, FedProx or another method with plain steps; of its hyper-parameters `lr` and `momentum`
         count for `sgd()` alone.
     module: the model to train, on any device, in any floating type.
-    z: the global model, arrays by the names of the module's parameters.
+    z: the global model, arrays by the names of the module's trained parameters.
     state: what `finish` gave in the device's last round; None in its first.
     index: the device's number in the federation, from 0.
     examples: how many training examples it holds.

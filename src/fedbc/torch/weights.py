@@ -39,9 +39,11 @@ def to_state_dict(arrays: Any, like: nn.Module | Mapping[str, Tensor]) -> dict[s
 
 
 def load_arrays(module: nn.Module, arrays: Any) -> None:
-    """Put arrays into a module: all of its state_dict, or all its parameters; in the latter case its buffers stay."""
-    parameters = dict(module.named_parameters())
-    target = parameters if set(storage.named(arrays)) == set(parameters) else module.state_dict(keep_vars=True)
+    """Put arrays into a module: all of its state_dict, all its parameters, or all that are trained; the rest stays."""
+    given, parameters = set(storage.named(arrays)), dict(module.named_parameters())
+    trained = {name: p for name, p in parameters.items() if p.requires_grad}
+    known = (part for part in (trained, parameters) if given == set(part))
+    target = next(known, module.state_dict(keep_vars=True))
     fitting = to_state_dict(arrays, target)  # checks everything before anything is changed
     with torch.no_grad():
         for name, tensor in target.items():
@@ -49,14 +51,14 @@ def load_arrays(module: nn.Module, arrays: Any) -> None:
 
 
 def parameters(module: nn.Module) -> Arrays:
-    """The arrays of a module's parameters alone, without its buffers; shared ones once."""
-    return to_arrays(dict(module.named_parameters()))
+    """The arrays of a module's trained parameters: without its buffers and what is frozen; shared ones once."""
+    return to_arrays({name: p for name, p in module.named_parameters() if p.requires_grad})
 
 
 def buffers(module: nn.Module) -> Arrays:
     """The arrays of the rest of its state_dict, such as the running statistics of a BatchNorm."""
-    trained = set(dict(module.named_parameters(remove_duplicate=False)))
-    return to_arrays({name: tensor for name, tensor in module.state_dict().items() if name not in trained})
+    parameters = set(dict(module.named_parameters(remove_duplicate=False)))
+    return to_arrays({name: tensor for name, tensor in module.state_dict().items() if name not in parameters})
 
 
 def _array(name: str, tensor: Tensor) -> np.ndarray:
