@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from flax import linen, nnx
 
+import fedbc
 from fedbc import InputError, models
 
 X = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
@@ -100,9 +101,63 @@ def test_equinox_values_and_way_back() -> None:
     np.testing.assert_array_equal(module.linear.weight, Equinox(jax.random.key(5)).linear.weight)
 
 
-def test_state_besides_parameters_is_refused_in_nnx_and_equinox() -> None:
-    with pytest.raises(InputError, match="state besides its parameters"):
-        models.from_nnx(lambda rngs: nnx.BatchNorm(4, rngs=rngs))
+class NormedNnx(nnx.Module):
+    def __init__(self, rngs: Any) -> None:
+        self.norm, self.linear = nnx.BatchNorm(4, momentum=0.9, rngs=rngs), nnx.Linear(4, 3, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return self.linear(self.norm(x))
+
+
+class NormedEquinox(eqx.Module):
+    norm: Any
+    linear: Any
+
+    def __init__(self, key: jax.Array) -> None:
+        self.norm = eqx.nn.BatchNorm(4, axis_name="batch", momentum=0.9, mode="batch")
+        self.linear = eqx.nn.Linear(4, 3, key=key)
+
+    def __call__(self, x: Any, state: Any) -> Any:
+        x, state = self.norm(x, state)
+        return self.linear(x), state
+
+
+KEEPING = {
+    "nnx": lambda kept: models.from_nnx(NormedNnx, statistics=kept),
+    "equinox": lambda kept: models.from_equinox(eqx.nn.make_with_state(NormedEquinox), statistics=kept),
+}
+
+
+@pytest.mark.parametrize("make", KEEPING.values(), ids=KEEPING.keys())
+def test_state_besides_parameters_is_kept_as_statistics(make: Any, make_federation: Any) -> None:
+    model = make("local")
+    start = model.init(jax.random.key(0))
+    _, first = model.apply(start, X, jax.random.key(1))
+    means = [a for a in jax.tree.leaves(first) if a.shape == (4,) and np.abs(a).max() < 0.5]
+    np.testing.assert_allclose(means[0], 0.1 * X.mean(0), rtol=1e-4, atol=1e-6)
+    run = {"rounds": 2, "batch_size": 5, "epochs": 2, "seed": 3}
+    two = make_federation((10, 15))
+    local = fedbc.simulate(fedbc.FedBC(lr=0.1), model, two, **run)
+    same = jax.tree.map(np.array_equal, local.global_model["statistics"], start["statistics"])
+    assert all(jax.tree.leaves(same)), "the server never saw any"
+    averaged = fedbc.simulate(fedbc.FedAvg(lr=0.1), make("averaged"), two, **run)
+    z, own = averaged.global_model["statistics"], averaged.local_models["statistics"]
+    for mean, (a, b) in zip(jax.tree.leaves(z), jax.tree.leaves(own), strict=True):
+        if np.issubdtype(mean.dtype, np.floating):
+            np.testing.assert_allclose(mean, (10 * a + 15 * b) / 25, rtol=1e-4, atol=1e-6)
+    assert local.history["global_loss"].iloc[-1] < local.history["global_loss"].iloc[0]
+
+
+def test_dropout_of_nnx_draws_by_the_key() -> None:
+    model = models.from_nnx(lambda rngs: nnx.Sequential(nnx.Linear(4, 3, rngs=rngs), nnx.Dropout(0.5, rngs=rngs)))
+    params = model.init(jax.random.key(0))
+    one, same, other = (model.outputs(params, X, jax.random.key(k)) for k in (1, 1, 2))
+    assert np.array_equal(one, same)
+    assert not np.array_equal(one, other)
+    assert (model.outputs(params, X) != 0).all()
+
+
+def test_an_equinox_module_that_cannot_be_called_is_refused() -> None:
     with pytest.raises(InputError, match="can be called"):
         models.from_equinox(lambda key: (eqx.nn.Linear(4, 3, key=key), "state"))
 

@@ -85,43 +85,67 @@ def _check_statistics(statistics: str | None, training: str | None, name: str) -
 def from_nnx(
     make: Callable[[Any], Any],
     *,
+    statistics: str = "local",
     loss: Loss = cross_entropy,
     correct: Loss | None = is_largest,
 ) -> Model:
-    """A model from a module of `flax.nnx` without dropout; its parameters are a nested dictionary.
+    """A model from a module of `flax.nnx`; its parameters are a nested dictionary.
+
+    Training and evaluation are those of the module's `train()` and `eval()`; dropout draws anew for each batch.
 
     make: `make(rngs)` gives the module, which takes a batch.
+    statistics: for a module with other variables than parameters, as a BatchNorm has: "local" if they stay with each
+        device, "averaged" if the server averages them with the model.
     loss, correct: as in `Model`.
     """
     from flax import nnx
 
-    def split(key: Array) -> tuple[Any, Any]:
-        parts: tuple[Any, ...] = nnx.split(make(nnx.Rngs(key)), nnx.Param, ...)
-        graph, parameters, others = parts
-        if jax.tree.leaves(others):
-            raise InputError(
-                "make gives a module that keeps state besides its parameters: use layers without running state and "
-                "without dropout"
-            )
-        return graph, parameters
+    checks.choice("statistics", statistics, ["local", "averaged"])
 
-    graph, template = split(jax.random.key(0))
+    def split(module: Any) -> tuple[Any, ...]:
+        return nnx.split(module, nnx.Param, nnx.RngState, ...)
+
+    graph, template, generators, rest = split(make(nnx.Rngs(jax.random.key(0))))
+    streams = {kind.tag for kind in jax.tree.leaves(generators, is_leaf=lambda node: isinstance(node, nnx.RngState))}
+    keeps = bool(jax.tree.leaves(rest))
+
+    def filled(state: Any, values: Any) -> Any:
+        own = jax.tree.map(lambda leaf: leaf, state)
+        nnx.replace_by_pure_dict(own, values)
+        return own
 
     def init(key: Array) -> Params:
-        return nnx.to_pure_dict(split(key)[1])
+        _, params, _, others = map(_pure, split(make(nnx.Rngs(key))))
+        return {"params": params, "statistics": others} if keeps else params
 
-    def apply(params: Params, x: Array) -> Array:
-        state = jax.tree.map(lambda leaf: leaf, template)
-        nnx.replace_by_pure_dict(state, params)
-        return nnx.merge(graph, state)(x)
+    def _pure(state: Any) -> Any:
+        return nnx.to_pure_dict(state) if isinstance(state, nnx.State) else state
 
-    return Model(init, apply, loss, correct, name=getattr(make, "__name__", "nnx"))
+    def apply(params: Params, x: Array, key: Array | None = None) -> Any:
+        parts = params if keeps else {"params": params, "statistics": {}}
+        own = jax.tree.map(lambda leaf: leaf, generators)
+        others = filled(rest, parts["statistics"])
+        module = nnx.merge(graph, filled(template, parts["params"]), own, others)
+        if key is None:
+            module.eval()
+            return module(x)
+        module.train()
+        keys: dict[str, Any] = dict.fromkeys(streams, key)
+        nnx.reseed(module, **keys)
+        outputs = module(x)
+        return (outputs, _like(_pure(split(module)[3]), parts["statistics"])) if keeps else outputs
+
+    name = getattr(make, "__name__", "nnx")
+    kept = statistics if keeps else None
+    return Model(init, apply, loss, correct, stochastic=keeps or bool(streams), name=name, statistics=kept)
 
 
 def from_equinox(
     make: Callable[[Array], Any],
     *,
     dropout: bool = False,
+    statistics: str = "local",
+    axis_name: str = "batch",
     loss: Loss = cross_entropy,
     correct: Loss | None = is_largest,
 ) -> Model:
@@ -129,27 +153,62 @@ def from_equinox(
 
     `equinox.combine(params, make(key))` gives a whole module back.
 
-    make: `make(key)` gives the module, which takes one example, as is Equinox's custom.
+    make: `make(key)` gives the module, which takes one example, as is Equinox's custom; or the module and its state, as
+        `equinox.nn.make_with_state` does: the module then takes the state, too, and gives it back.
     dropout: whether the module takes `key=`, for dropout. Evaluation is in `equinox.nn.inference_mode`.
+    statistics: of a module with state: "local" if it stays with each device, "averaged" if the server averages it with
+        the model.
+    axis_name: the name of the axis of a batch's examples, which Equinox's BatchNorm asks for.
     loss, correct: as in `Model`.
     """
     import equinox
 
-    built = make(jax.random.key(0))
+    checks.choice("statistics", statistics, ["local", "averaged"])
+
+    def made(key: Array) -> tuple[Any, dict[str, Array]]:
+        """The module, and the arrays of its state, numbered."""
+        found = make(key)
+        if isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], equinox.nn.State):
+            leaves = jax.tree.leaves(found[1])
+            return found[0], {f"{i:03d}": leaf for i, leaf in enumerate(leaves)}
+        return found, {}
+
+    built, first = made(jax.random.key(0))
+    structure = jax.tree.structure(make(jax.random.key(0))[1]) if first else None
     if not callable(built):
         raise InputError(
-            f"make gives a {type(built).__name__}, not a module that can be called: use layers without running state"
+            f"make gives a {type(built).__name__}, not a module that can be called: give the module, or the module and "
+            "its state, as equinox.nn.make_with_state does"
         )
     # All that is not trained (functions, sizes, integer arrays) is the same for every key.
     static = equinox.partition(built, equinox.is_inexact_array)[1]
 
     def init(key: Array) -> Params:
-        return equinox.filter(make(key), equinox.is_inexact_array)
+        module, state = made(key)
+        params = equinox.filter(module, equinox.is_inexact_array)
+        return {"params": params, "statistics": state} if state else params
 
-    def apply(params: Params, x: Array, key: Array | None = None) -> Array:
-        module = equinox.combine(params, static)
-        if key is None:
-            return jax.vmap(equinox.nn.inference_mode(module))(x)
-        return jax.vmap(lambda example, k: module(example, key=k))(x, jax.random.split(key, x.shape[0]))
+    def apply(params: Params, x: Array, key: Array | None = None) -> Any:
+        module = equinox.combine(params["params"] if first else params, static)
+        module = equinox.nn.inference_mode(module) if key is None else module
+        keys = jax.random.split(key, x.shape[0]) if dropout and key is not None else None
 
-    return Model(init, apply, loss, correct, stochastic=dropout, name=type(built).__name__)
+        def one(example: Array, state: Any, key: Array | None) -> Any:
+            given = {"key": key} if key is not None else {}
+            return module(example, state, **given) if first else (module(example, **given), None)
+
+        kept = params["statistics"] if first else {}
+        state = jax.tree.unflatten(structure, list(kept.values())) if first else None
+        batched = jax.vmap(one, in_axes=(0, None, 0), out_axes=(0, None), axis_name=axis_name)
+        outputs, new = batched(x, state, keys)
+        if key is None or not first:
+            return outputs
+        return outputs, _like(dict(zip(kept, jax.tree.leaves(new), strict=True)), kept)
+
+    name, kept = type(built).__name__, statistics if first else None
+    return Model(init, apply, loss, correct, stochastic=dropout or bool(first), name=name, statistics=kept)
+
+
+def _like(new: Any, old: Any) -> Any:
+    """In the types of before: counters lose theirs where they are increased."""
+    return jax.tree.map(lambda value, before: jax.numpy.asarray(value, before.dtype), new, old)
