@@ -133,11 +133,13 @@ def memory(found: dict[str, Any]) -> str:
             megabytes = [one[key] / 1e6 for key in ("data_bytes", "state_bytes", "after_a_round", "peak")]
             rows.append([f"{index + 1} of {count}", f"{one['owned']:,}", *(f"{value:,.0f}" for value in megabytes)])
     head = ["process", "devices owned", "data, MB", "states, MB", "memory after a round, MB", "peak, MB"]
-    return (
-        f"### Memory\n\n{found['devices']:,} devices with 8 examples of 10 numbers, FedBC, a logistic model, one "
-        "round with all of them, so that each has a state. Data and states are what the tables hold; memory is the "
-        f"whole process, Python and JAX included.\n\n{table(head, rows, 'lrrrrr')}\n\nMeasured {found['date'][:10]}."
+    said = (
+        f"{found['devices']:,} devices with 8 examples of 10 numbers, FedBC, a logistic model, one round with all of "
+        "them, so that each has a state. Data and states are what the tables hold: each process half, and a place in "
+        "the table of rows per device. Memory is the whole process, Python and JAX included; what it does not halve is "
+        "what every machine knows of all devices: scores, and a round's rows of numbers."
     )
+    return f"### Memory\n\n{said}\n\n{table(head, rows, 'lrrrrr')}\n\nMeasured {found['date'][:10]}."
 
 
 def growth(found: dict[str, Any]) -> str:

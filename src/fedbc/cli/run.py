@@ -20,6 +20,7 @@ from fedbc.drawing import need
 from fedbc.errors import InputError, Interrupted
 from fedbc.machines import here
 from fedbc.runs import CATALOG, OWN, USUAL_MODEL, RunSpec, read_toml
+from fedbc.simulation import draw_curves
 
 
 @click.command(
@@ -103,8 +104,6 @@ def run_command(
     except InputError as absent:
         curves = f"not drawn ({absent})"
     else:
-        from fedbc.reports import draw_curves  # a run should not wait for pandas before it begins
-
         curves = str(draw_curves(results, parent / "curves.png", title=runs.data_name(federation)))
     if as_json:
         print(json.dumps({name: json.loads(storage.to_json(r.summary())) for name, r in results.items()}, indent=2))
