@@ -63,6 +63,14 @@ def test_weights_by_lambda_are_more_even(tell):
     assert alike.to_numpy() == pytest.approx(1 / 6)  # where no lambda is left, all count alike
 
 
+def test_it_opens_where_some_devices_strain_and_no_model_is_worse_than_fedavg_s(tell):
+    opened = tell(gamma=0.1, heterogeneity=1.0, start="global")
+    assert accuracy(opened, "global") > accuracy(opened, "global", "FedAvg")
+    assert accuracy(opened, "local") > accuracy(opened, "local", "FedAvg") + 0.01
+    multipliers = opened["ours"].multipliers
+    assert multipliers.min() < 0.01 < 0.1 < multipliers.max()
+
+
 def test_training_from_z_never_reaches_a_large_gamma(tell):
     large = tell(gamma=30.0, start="global")
     assert (large["ours"].multipliers == 0).all()
@@ -147,7 +155,7 @@ CHARTS = DEEP + "return found.length == 4 && found.every(c => c.width > 100) && 
 
 def test_a_slider_moves_the_charts(served, browser):
     browser.open(served)
-    assert "FedBC's local models" in browser.wait(STORY, "With gamma = 0.3,")
+    assert "FedBC's local models" in browser.wait(STORY, "With gamma = 0.1,")
     before = browser.wait(CHARTS, "canvas")
     slider = browser.run(SLIDERS, "[role=slider]")[0]
     slider.send_keys(Keys.END)
