@@ -1,5 +1,6 @@
 """One run on many machines: real processes on loopback, equal to one process, killed, resumed, and refused."""
 
+import contextlib
 import json
 import os
 
@@ -7,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import worlds
+from needs import missing
 
 import fedbc
 from fedbc.machines import Machines, owners
@@ -60,6 +62,23 @@ def test_a_machine_that_is_killed_costs_no_more_than_the_rounds_since_the_checkp
     part.beside(tmp_path / "killed-1" / "checkpoint.safetensors").unlink()
     with pytest.raises(fedbc.InputError, match="holds no whole checkpoint"):
         worlds.scaffold(worlds.ROUNDS + 1, str(tmp_path / "killed-1"))
+
+
+def test_machines_with_addresses_of_their_own(tmp_path, capsys):
+    """Where the machine's name stands for 127.0.0.1, sums go by the address that leads to machine 0 all the same."""
+    worlds.scaffold(worlds.ROUNDS, str(tmp_path / "whole"))
+    whole = json.loads(capsys.readouterr().out)
+    with contextlib.ExitStack() as stack:
+        try:
+            inside = stack.enter_context(worlds.network(2))
+        except OSError as error:
+            missing(f"machines in network namespaces: {error}", "FEDBC_NEEDS_NAMESPACES")
+        processes = worlds.start(
+            tmp_path, "scaffold", 2, worlds.ROUNDS, tmp_path / "run", -1, host="10.231.7.1", inside=inside
+        )
+        for code, out, error in worlds.ended(processes):
+            assert code == 0, error
+            assert json.loads(out) == pytest.approx(whole, rel=1e-5)  # and nothing else on standard output
 
 
 @pytest.mark.parametrize("stopped", [0, 1])

@@ -20,20 +20,54 @@ def free_port():
         return free.getsockname()[1]
 
 
-def start(folder, work, count, *arguments, host="127.0.0.1", only=None):
-    """One process per machine; `only` leaves the others out."""
+@contextlib.contextmanager
+def network(count):
+    """Network namespaces joined by a bridge, each with an address of its own: what a command in each begins with.
+
+    Their machines find nobody at 127.0.0.1. An OSError where this user or system makes none.
+    """
+    names = [f"fedbc-{os.getpid()}-{index}" for index in range(count)]
+    bridge = f"fb{os.getpid()}"
+
+    def ip(*arguments):
+        done = subprocess.run(["ip", *arguments], capture_output=True, text=True)
+        if done.returncode:
+            raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+
+    try:
+        ip("link", "add", bridge, "type", "bridge")
+        ip("link", "set", bridge, "up")
+        for index, name in enumerate(names):
+            ip("netns", "add", name)
+            ip("link", "add", f"{bridge}v{index}", "type", "veth", "peer", "name", "eth0", "netns", name)
+            ip("link", "set", f"{bridge}v{index}", "master", bridge, "up")
+            ip("-n", name, "addr", "add", f"10.231.7.{1 + index}/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "lo", "up")
+            ip("-n", name, "link", "set", "eth0", "up")
+        yield [["ip", "netns", "exec", name] for name in names]
+    finally:
+        for kind, name in (*(("netns", name) for name in names), ("link", bridge)):
+            with contextlib.suppress(OSError):
+                ip(kind, "del", name)
+
+
+def start(folder, work, count, *arguments, host="127.0.0.1", inside=None):
+    """One process per machine, each behind a command of its own where `inside` has them."""
     port = free_port()
     environment = os.environ | {"FEDBC_LANES": "1", "JAX_PLATFORMS": "cpu"}
     return [
         subprocess.Popen(
-            [sys.executable, __file__, work, str(index), str(count), f"{host}:{port}", *map(str, arguments)],
+            [
+                *(inside[index] if inside else []),
+                *(sys.executable, __file__, work, str(index), str(count), f"{host}:{port}", *map(str, arguments)),
+            ],
             cwd=folder,
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for index in (range(count) if only is None else only)
+        for index in range(count)
     ]
 
 

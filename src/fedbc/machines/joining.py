@@ -66,6 +66,7 @@ def join(
         jax.distributed.initialize(
             address, count, index, initialization_timeout=seconds + 30, heartbeat_timeout_seconds=world.SILENCE
         )
+    _sum_by_own_address()
     _world = Machines(jax.process_index(), jax.process_count())
     atexit.register(_leave)
     watching.watch(_world)
@@ -73,6 +74,34 @@ def join(
     with _output_as_errors():
         _world.agree("software", ", ".join(f"{name} {version}" for name, version in runtime.versions().items()))
     return _world
+
+
+def _sum_by_own_address() -> None:
+    """Let Gloo listen where this machine reaches machine 0 from.
+
+    Left to itself it takes the address that the machine's own name stands for: on many 127.0.0.1, where no other one
+    finds it.
+    """
+    from jax._src import xla_bridge
+    from jax._src.distributed import global_state
+    from jax._src.lib import _jax  # type: ignore[attr-defined]
+
+    own = _own_address(str(global_state.coordinator_address))
+
+    def client() -> Any:
+        gloo = _jax.make_gloo_tcp_collectives(distributed_client=global_state.client, hostname=own)
+        return xla_bridge.make_cpu_client(gloo)
+
+    xla_bridge.register_backend_factory("cpu", client, priority=0, fail_quietly=False)
+
+
+def _own_address(address: str) -> str:
+    """This machine's own address on the way to another one's."""
+    host, _, port = address.rpartition(":")
+    family, kind, _, _, there = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as asking:
+        asking.connect(there)  # a datagram's socket sends nothing yet, but knows its way
+        return str(asking.getsockname()[0])
 
 
 @contextmanager
