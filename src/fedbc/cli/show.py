@@ -13,8 +13,7 @@ from rich.console import Console
 from fedbc import Result, storage
 from fedbc.cli import tables
 from fedbc.errors import InputError
-from fedbc.runs import Lines, RunFolder, list_runs
-from fedbc.runs.deployed import SUMS_ONLY, has_sums_only
+from fedbc.runs import SUMS_ONLY, Lines, RunFolder, has_sums_only, list_runs
 
 TUNING, CALIBRATION = "study.json", "results.jsonl"
 """Files by which the folders of `fedbc tune` and `fedbc calibrate` are known."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.table import Table
 
 from fedbc import Result
-from fedbc.simulation.metrics import has_accuracy
+from fedbc.simulation import has_accuracy
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,6 +1,7 @@
 """What a run is: its specification and identity, executing it, its folder, lines of results, a pool of workers."""
 
 from fedbc.runs.catalog import CATALOG, Entry, Option, argument_help, entry
+from fedbc.runs.deployed import SUMS_ONLY, has_sums_only
 from fedbc.runs.execute import begin, execute, execute_in
 from fedbc.runs.in_folders import How, reserved_folder, resume, run, run_methods
 from fedbc.runs.lines import Line, Lines, State, is_result, state_of
@@ -19,6 +20,7 @@ __all__ = [
     "CATALOG",
     "OWN",
     "RUN_OPTIONS",
+    "SUMS_ONLY",
     "USUAL_MODEL",
     "CallEachRound",
     "Entry",
@@ -43,6 +45,7 @@ __all__ = [
     "execute",
     "execute_in",
     "flatten",
+    "has_sums_only",
     "identity",
     "is_result",
     "list_runs",
