@@ -140,9 +140,10 @@ def wired(message: Message) -> Message:
 
 def direct_grid(app: ClientApp, config: dict, state_dir: Path, devices: int) -> InProcessGrid:
     """The same app on so many nodes, one per device; an error on one of them ends the test."""
-    nodes = {
-        100 + device: Node(app, {"partition-id": device, "state-dir": str(state_dir)}) for device in range(devices)
-    }
+    nodes = {}
+    for device in range(devices):
+        key = str(Path(config.get("run.keys", "keys")) / f"device-{device}")
+        nodes[100 + device] = Node(app, {"partition-id": device, "state-dir": str(state_dir), "key": key})
     return InProcessGrid(dict(config), nodes, errors_travel=False)
 
 

@@ -13,7 +13,7 @@ from fedbc import storage
 from fedbc.flower import client_app, one_device
 from fedbc.flower.server import prepare
 from fedbc.flower.settings import Deployment, algorithm_from
-from fedbc.privacy import epsilon
+from fedbc.privacy import epsilon, secure_epsilon
 
 with warnings.catch_warnings():  # Flower's own imports warn
     warnings.simplefilter("ignore")
@@ -33,13 +33,14 @@ def test_example(capsys):
 
 
 def test_figures():
-    rows = re.findall(r"^\| ([\d.]+) \| (\d+) \| ([\d,]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| ([\d.]+) \| (\d+) \| ([\d,]+)" + 4 * r" \| ([\d.]+)" + r" \|$", PAGE, re.MULTILINE)
     assert len(rows) == 4
     for row in rows:
         m, n, population, *said = (float(cell.replace(",", "")) for cell in row)
         run = {"rounds": 100, "delta": 1e-6}
         found = [
             epsilon(m, **run),
+            secure_epsilon(m, **run, survivors=int(n), parameters=100_000),
             epsilon(m, **run, devices=int(n)),
             epsilon(m, **run, devices=int(n), population=int(population)),
         ]

@@ -82,6 +82,24 @@ def test_equals_the_simulator(federation, tmp_path):
     assert found.multipliers.max() > 0.01
 
 
+def test_secure_sums_of_pytorch_devices(federation, tmp_path):
+    """The same run, with and without secure aggregation: z is the same, and nothing but masked numbers is sent."""
+    start = modules.logistic(4, 3)
+    model = initial_model(start)
+    config = CONFIG | {"run.rounds": 2, "run.evaluate": "global", "algorithm.lambda-max": 10.0}
+    secure = {"run.secure": True, "run.min-devices": 2}
+    found = []
+    for name, settings in {"plain": {}, "secure": secure}.items():
+        app = client_app(lambda: modules.logistic(4, 3), loaders_of(federation), train, model=model)
+        folder, grid = deploy(model, fedbc.flower.algorithm_from, app, config | settings, tmp_path / name)
+        found.append(fedbc.load(folder))
+    for a, b in zip(*(storage.named(result.global_model).values() for result in found), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-6)
+    np.testing.assert_allclose(*(result.history["global_accuracy"] for result in found), atol=1e-6)
+    assert list(found[1].devices.columns) == ["round", "device"]
+    assert not any("metrics" in answer.content["fedbc"] for answer in grid.answers)
+
+
 def test_devices_personalise_by_the_users_loop(federation, tmp_path):
     """Full batches again, so that the simulator's walk is the same: folds, epochs, models, answers."""
     start, jax_model = modules.logistic(4, 3), fedbc.models.logistic(4, 3)

@@ -23,6 +23,10 @@ MOST_BITS = 52
 """Of a range of 1 and a thousand devices; small parts, such as lambda_i x_i of a small lambda_i, need what there is."""
 LEAST_BITS = 8
 MODULUS_BITS = 64
+NOISE_BITS = 20
+"""A device's noise has a standard deviation of 2^19 to 2^20 steps: as good as continuous, and quickly drawn."""
+NOISE_REACH = 12
+"""Standard deviations that noise never goes beyond (with a probability of 10^-32)."""
 
 
 class Limits(NamedTuple):
@@ -42,6 +46,8 @@ class Number:
 
     low: float
     high: float
+    noise: float = 0.0
+    """the standard deviation of the noise that each device adds to it within a secure sum"""
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,8 @@ class Vector:
     """the number beside it in the summand that it is multiplied with; `most` is then meant before that"""
     around: str | None = None
     """the number beside it in the summand whose product with z is taken off before the norm is formed"""
+    noise: float = 0.0
+    """the standard deviation of the noise that each device adds to each number within a secure sum"""
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,12 @@ def fraction_bits(largest: float, devices: int, what: str) -> int:
         f"{what} cannot be summed securely: its range of {largest:g} is too wide for {devices} devices and sums modulo "
         "2^64; lower the clipping norm, the most examples or the largest weight"
     )
+
+
+def bits_with_noise(largest: float, noise: float, devices: int, what: str) -> int:
+    """b for a part to which each device adds noise: coarser steps, of which the noise is 2^20 at most."""
+    bits = fraction_bits(largest + NOISE_REACH * noise, devices, what)
+    return min(bits, math.floor(NOISE_BITS - math.log2(noise))) if noise else bits
 
 
 def largest_multiple(largest: float, bits: int) -> int:

@@ -30,12 +30,14 @@ from fedbc.algorithms.ranges import (
     Unused,
     Vector,
     beside,
+    bits_with_noise,
     declared,
     fraction_bits,
     members,
 )
 from fedbc.algorithms.statistics import trained
 from fedbc.algorithms.wrapping import Wrapping
+from fedbc.errors import InputError
 
 
 class Sent(NamedTuple):
@@ -63,7 +65,10 @@ class Parts:
         self.ranges: dict[str, Range] = {name: range for name, range, _ in found}
         self.largest = {n: self._largest(n) for n, range in self.ranges.items() if not isinstance(range, Unused)}
         whose = f"{algorithm.name}'s part"
-        self.bits = {n: fraction_bits(most, devices, f"{whose} {n!r}") for n, most in self.largest.items()}
+        self.noise = {n: getattr(self.ranges[n], "noise", 0.0) for n in self.largest}
+        self.bits = {
+            n: bits_with_noise(most, self.noise[n], devices, f"{whose} {n!r}") for n, most in self.largest.items()
+        }
         number = limits.number
         self.told_bits = fraction_bits(number, devices, "a diagnostic")
         self.square_bits = fraction_bits(number**2, devices, "a diagnostic's square")
@@ -177,6 +182,11 @@ class Secured(Wrapping):
 
     def __post_init__(self) -> None:
         checks.number("secure_clip", self.parts.limits.clip, above=0)
+        if any(self.parts.noise.values()):
+            raise InputError(
+                "secure=True does not apply to a private method: on a real device noise comes after rounding; in the "
+                "simulator look at the two one by one"
+            )
 
     def broadcast(self, server: Any) -> Server:
         """The method's message, and z."""

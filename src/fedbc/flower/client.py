@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeGuard, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,7 @@ from fedbc.flower.state import DeviceState, Kept, default_folder
 from fedbc.flower.sums import ScoreSum, TrainSum
 from fedbc.flower.worker import JaxWorker, Worker
 from fedbc.models.base import Model
+from fedbc.privacy.private import Private
 from fedbc.simulation.schedule import Batching
 from fedbc.simulation.settings import check_together
 
@@ -63,11 +64,16 @@ def client_app(
             chosen = for_model(resolve(algorithm, context.run_config), network)
             own = check_one_device(data(number, context), number)
             check_together(chosen, network, own)
-            return Part(chosen, network, JaxWorker(chosen, network, own, number))
+            quiet = chosen.without_noise() if _adds_noise_to_sums(chosen, context) else chosen
+            return Part(chosen, network, JaxWorker(quiet, network, own, number))
 
         return Device.at(order, context, lambda number: known.get(order, number, make), state_dir)
 
     return app_of(find, mods)
+
+
+def _adds_noise_to_sums(algorithm: Algorithm, context: Context) -> TypeGuard[Private]:
+    return isinstance(algorithm, Private) and Deployment.from_config(context.run_config).secure
 
 
 class Part(NamedTuple):

@@ -10,6 +10,9 @@ with, in the run-config, `run.diagnostics = false`, `run.evaluate = ""` and
     privacy.largest-weight    b, for FedAvg-type methods unless weights="uniform"
     privacy.evaluate          true to let devices tell scores of their test sets, without noise (false)
 
+With `run.secure = true` the device adds discrete noise to the whole numbers that it masks, and all devices' noise
+protects each from the server; there is no mod then: `client = client_app(model, data, algorithm=private_from)`.
+
 Of an answer to "train" only the private share leaves the device: no diagnostics, and 1 in the place of the number of
 examples. Diagnostics and scores would tell, without any noise, what the noise is there to hide, so a run that asks for
 them is refused. The noise comes from the operating system's source of randomness, never from the run's seed, which the
@@ -68,6 +71,10 @@ def private_from(config: RunConfig) -> Private:
 def privacy_mod(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
     """Flower's mod: the device behind it runs the plain method, and nothing but its private share passes."""
     private = private_from(context.run_config)
+    if Deployment.from_config(context.run_config).secure:
+        raise MessageError(
+            "with run.secure = true noise is added within the sum: give client_app algorithm=private_from, and no mod"
+        )
     received = messages.parts(message)
     if received.config.get("algorithm") != private.name:
         raise MessageError(f"the server runs {received.config.get('algorithm')!r:.60}, not a private method")

@@ -60,7 +60,7 @@ class TrainSum:
         }
         self.layout = Layout(
             {
-                name: Field(np.shape(array), largest, bits)
+                name: Field(np.shape(array), largest, bits, self.parts.noise.get(prefix.removeprefix("parts."), 0.0))
                 for prefix, (tree, largest, bits) in groups.items()
                 for name, array in storage.named(jax.tree.map(lambda a: np.zeros(a.shape), tree), prefix).items()
             },

@@ -21,6 +21,7 @@ import math
 from typing import Any
 
 from fedbc import checks
+from fedbc.algorithms.ranges import NOISE_BITS
 from fedbc.errors import InputError
 
 
@@ -52,6 +53,40 @@ def epsilon(
         return known
     # The draw never harms, but the bound by Rényi divergences can be the looser one.
     return min(known, _epsilon_of_draws(multiplier, rounds, delta, devices, population))
+
+
+def secure_epsilon(noise_multiplier: float, *, rounds: int, delta: float, survivors: int, parameters: int) -> float:
+    """The epsilon of a run with secure aggregation, against the server and all others: of what is really added.
+
+    noise_multiplier, rounds, delta: as in `epsilon`.
+    survivors: the fewest devices of a sum that add their noise: run.min-devices, less those that do not add it, or that
+        tell it to the server.
+    parameters: how many numbers a device sends, whose rounding adds to the sensitivity.
+
+    A device's noise is Skellam's, with a standard deviation of at least 2^19 steps of rounding. With Delta_2 the
+    sensitivity in steps, rounding included, Delta_1 <= sqrt(parameters) Delta_2, and mu the sum's variance, Agarwal,
+    Kairouz and Liu (2021) bound the Rényi divergence of order alpha by
+
+        alpha Delta_2² / (2 mu) + min(((2 alpha - 1) Delta_2² + 6 Delta_1) / (4 mu²), 3 Delta_1 / (2 mu))
+    """
+    checks.number("noise_multiplier", noise_multiplier, at_least=0)
+    checks.integer("rounds", rounds, at_least=1)
+    checks.number("delta", delta, above=0, below=1)
+    checks.integer("survivors", survivors, at_least=1)
+    checks.integer("parameters", parameters, at_least=1)
+    if noise_multiplier == 0:
+        return math.inf
+    deviation = 2.0 ** (NOISE_BITS - 1)
+    sensitivity = deviation / noise_multiplier + math.sqrt(parameters)
+    absolute, variance = math.sqrt(parameters) * sensitivity, survivors * deviation**2
+    orders = [1 + x / 10 for x in range(1, 100)] + list(range(11, 512))
+
+    def divergence(order: float) -> float:
+        small = ((2 * order - 1) * sensitivity**2 + 6 * absolute) / (4 * variance**2)
+        return order * sensitivity**2 / (2 * variance) + min(small, 3 * absolute / (2 * variance))
+
+    found, _ = _library().rdp.compute_epsilon(orders, [rounds * divergence(order) for order in orders], delta)
+    return float(found)
 
 
 def noise_multiplier(

@@ -23,6 +23,7 @@ device draws its own (`fedbc.privacy.system_normal`). The diagnostics of a simul
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -34,6 +35,7 @@ from fedbc.algorithms import multiplied, weighted
 from fedbc.algorithms.base import Algorithm, Context, Finished, Params, Scalar, parameter
 from fedbc.algorithms.fedavg import FedAvg
 from fedbc.algorithms.fedbc import FedBC
+from fedbc.algorithms.ranges import Limits, Number, Vector
 from fedbc.algorithms.wrapping import Wrapping
 from fedbc.errors import InputError
 from fedbc.privacy.mechanism import Mechanism, Share
@@ -86,6 +88,17 @@ class Private(Wrapping):
             'statistics="averaged" does not go with a private method: they would be sent as they are; keep them local, '
             "or take layers without, such as GroupNorm"
         )
+
+    def ranges(self, limits: Limits) -> Any:
+        """The share's own bounds, and the noise that a device adds to it within a secure sum."""
+        m = self.mechanism
+        move: Any = Vector(m.clip * m.largest_weight, noise=m.move_noise)
+        weight: Any = Number(m.least_weight, m.largest_weight, noise=m.weight_noise)
+        return Share(move, weight, Number(1, 1))
+
+    def without_noise(self) -> Private:
+        """The same method that only clips: within a secure sum the noise is added to whole numbers."""
+        return dataclasses.replace(self, noise_multiplier=0.0)
 
     def init_device(self, params: Params, context: Context) -> Device:
         """The wrapped method's state, and a key of the device's own."""

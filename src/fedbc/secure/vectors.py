@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbc.algorithms.ranges import largest_multiple
+from fedbc.secure.noise import skellam
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -29,6 +30,8 @@ class Field:
     """the most that a value can be"""
     bits: int
     """after the point"""
+    noise: float = 0.0
+    """the standard deviation of the noise that a device adds to each value"""
 
     @property
     def size(self) -> int:
@@ -51,7 +54,7 @@ class Layout:
     @property
     def digest(self) -> str:
         """The same for both sides if they mean the same."""
-        listed = [[name, list(f.shape), f.largest, f.bits] for name, f in self.fields.items()]
+        listed = [[name, list(f.shape), f.largest, f.bits, f.noise] for name, f in self.fields.items()]
         return hashlib.sha256(json.dumps([self.about, listed]).encode()).hexdigest()
 
     def encode(self, arrays: Arrays) -> np.ndarray:
@@ -64,7 +67,8 @@ class Layout:
             most = largest_multiple(field.largest, field.bits)
             multiples = np.rint(np.ldexp(np.clip(values, -field.largest, field.largest), field.bits))
             # Beyond 2^53 not every whole number is a float, and the limit may be one that is not.
-            parts.append(np.clip(multiples, -float(most), float(most)).astype(np.int64).clip(-most, most))
+            whole = np.clip(multiples, -float(most), float(most)).astype(np.int64).clip(-most, most)
+            parts.append(whole + skellam(math.ldexp(field.noise, field.bits), field.size) if field.noise else whole)
         return np.concatenate(parts).view(np.uint64)
 
     def decode(self, vector: np.ndarray) -> dict[str, np.ndarray]:
