@@ -97,3 +97,22 @@ def test_a_result_is_measured_device_by_device(small, tiny_model):
         assert table[f"local_{name}"][3] == pytest.approx(value, nan_ok=True)
     with pytest.raises(InputError, match="predicts classes"):
         result.evaluate(metrics=["rmse"])
+
+
+def test_all_devices_together_are_the_union_of_their_examples(small, tiny_model):
+    import fedbc
+
+    result = fedbc.simulate(fedbc.FedBC(lr=0.05), tiny_model, small, rounds=2)
+    table = result.evaluate(metrics=["auc", "f1"], together=True)
+    assert table["device"].tolist() == [*range(5), "all devices"]
+    z = np.asarray(tiny_model.apply(result.global_model, small.test.x))
+    parts = [{name: leaf[i] for name, leaf in result.local_models.items()} for i in range(small.devices)]
+    own = np.concatenate([np.asarray(tiny_model.apply(p, small.test.of(i)[0])) for i, p in enumerate(parts)])
+    for whose, logits in (("global", z), ("local", own)):
+        p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        assert table[f"{whose}_auc"].iloc[-1] == pytest.approx(
+            reference.roc_auc_score(small.test.y, p, multi_class="ovr")
+        )
+        f1 = reference.f1_score(small.test.y, logits.argmax(1), average="macro")
+        assert table[f"{whose}_f1"].iloc[-1] == pytest.approx(f1)
+        assert table[f"{whose}_accuracy"].iloc[-1] == pytest.approx(np.mean(logits.argmax(1) == small.test.y))

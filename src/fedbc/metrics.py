@@ -122,7 +122,8 @@ class Metric:
     """or of quantities"""
     of_probabilities: bool = False
     """or of the chosen classes"""
-    higher_is_better: bool = True
+    higher_is_better: bool | None = True
+    """None for a function of one's own, of which nobody knows"""
 
 
 METRICS = {
@@ -145,7 +146,9 @@ def chosen(wanted: Wanted | None, *, classes: bool) -> dict[str, Metric]:
     if wanted is None:
         return {name: metric for name, metric in METRICS.items() if metric.of_classes == classes}
     if isinstance(wanted, Mapping):
-        return {str(name): Metric(function, of_classes=classes) for name, function in wanted.items()}
+        return {
+            str(name): Metric(function, of_classes=classes, higher_is_better=None) for name, function in wanted.items()
+        }
     for name in wanted:
         if name not in METRICS:
             raise unknown("metrics", name, METRICS)

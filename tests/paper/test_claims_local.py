@@ -142,3 +142,19 @@ def test_the_stated_outer_rate():
     assert at_rates((0.1, 0.8), (0.4, 0.6)).verdict == PARTLY  # it does not train, but is nearer
     assert at_rates((0.4, 0.8), (0.4, 0.8), rate=0.001).verdict == NOT
     assert local.stated_rate(Given()).verdict == NOT_RUN
+
+
+def test_local_claims_say_how_plain_fedavg_fares():
+    found = local_table(
+        fedbc={"local_accuracy": 0.8}, pfedme={"local_accuracy": 0.7}, perfedavg={"finetuned_accuracy": 0.9}
+    )
+    assert "controls" not in local.between_personal_methods(found).evidence
+    found.add("cifar10-local-controls", "fedavg", SKEWED, local_accuracy=0.79, finetuned_accuracy=0.82)
+    found.add("cifar10-local-controls", "localonly", SKEWED, local_accuracy=0.75)
+    found.add("cifar10-local-controls", "ditto", OTHER, seed=2, local_accuracy=0.1)  # FedBC has no such seed
+    said = local.between_personal_methods(found).evidence
+    assert "FedBC's own x_i less FedAvg's own x_i: +1.0 points" in said
+    assert "less FedAvg-FineTune: -2.0 points" in said
+    assert "less Local only: +5.0 points" in said
+    assert "pFedMe less FedAvg's own x_i: -9.0 points" in said
+    assert "Ditto" not in said

@@ -170,7 +170,7 @@ def test_exact_intervals_and_the_advice_that_follows():
 
     a, b = np.zeros(50), np.zeros(50)
     a[:9], b[9:11] = 1, 1  # 9 for, 2 against
-    found = evidence.paired(a, b)
+    found = evidence.paired([a], [b])
     share = binomtest(9, 11).proportion_ci(0.95, "exact")
     assert found.mean == pytest.approx(7 / 50)
     assert found.low == pytest.approx((2 * share.low - 1) * 11 / 50)
@@ -178,9 +178,9 @@ def test_exact_intervals_and_the_advice_that_follows():
     assert evidence.advise(found).words(50) == "cannot tell: 50 test examples"
     a[:12] = 1
     b[12:14] = 1
-    assert evidence.advise(evidence.paired(a, np.zeros(50))) == "use your own"
-    assert evidence.advise(evidence.paired(np.zeros(50), a)) == "use the global model"
-    none = evidence.paired(np.ones(8), np.ones(8))
+    assert evidence.advise(evidence.paired([a], [np.zeros(50)])) == "use your own"
+    assert evidence.advise(evidence.paired([np.zeros(50)], [a])) == "use the global model"
+    none = evidence.paired([np.ones(8)], [np.ones(8)])
     assert none.mean == 0
     assert none.low < -0.3
     assert none.high > 0.3
@@ -190,7 +190,7 @@ def test_exact_intervals_and_the_advice_that_follows():
 def test_equal_models_are_rarely_told_apart():
     """The exact interval leaves 0 out in at most one case of twenty."""
     rng = np.random.default_rng(0)
-    clear = [evidence.paired(rng.random(40) < 0.7, rng.random(40) < 0.7).is_clear for _ in range(400)]
+    clear = [evidence.paired([rng.random(40) < 0.7], [rng.random(40) < 0.7]).is_clear for _ in range(400)]
     assert np.mean(clear) < 0.05
 
 

@@ -167,3 +167,49 @@ def test_the_page_in_light_and_dark_wide_and_narrow(dark, width, folder, browser
     ink = browser.run("return document.querySelector('[data-chart=tradeoff] .role-axis text').getAttribute('fill')")
     assert ink == ("#e3e8ed" if dark else "#1d2733")
     browser.screenshot(f"compare-{'dark' if dark else 'light'}-{width}")
+
+
+def test_the_split_is_repeated_and_the_verdict_says_so(tmp_path, monkeypatch, no_figures, capsys):
+    monkeypatch.setattr(methods, "do_jobs", in_this_process)
+    arguments = ("compare", *METHODS, *SETTINGS, "--splits", 2, "--out", tmp_path / "c")
+    assert run(*arguments) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "over seeds and splits" in out
+    assert "the error from splits and finite test sets" in out or "no difference" in out
+    found = pd.read_csv(tmp_path / "c" / "tables" / "differences.csv")
+    assert found["splits"].notna().any()
+    names = {f.name.rsplit("-", 1)[0] for f in (tmp_path / "c" / "runs").iterdir()}
+    assert names == {"fedbc-seed-0", "fedavg-seed-0", "fedbc-seed-0-split-1", "fedavg-seed-0-split-1"}
+    # The runs by themselves are the same comparison.
+    assert run("compare", tmp_path / "c" / "runs", "--json", "--out", tmp_path / "again") == 0
+    assert [row["splits"] for row in json.loads(capsys.readouterr().out)] == [2, 2]
+
+
+def test_metrics_from_the_command_line(folder, tmp_path, no_figures, capsys):
+    assert run("compare", folder / "runs", "--metrics", "auc,f1", "--out", tmp_path / "m") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "highest AUC, mean over devices" in out
+    assert "z, all" in out
+    assert "local_f1" in pd.read_csv(tmp_path / "m" / "tables" / "devices.csv")
+    one = next((folder / "runs").iterdir())
+    assert run("show", one, "--metrics", "auc") == 0
+    assert "all devices" in capsys.readouterr().out
+    assert run("show", one, "--metrics", "auc", "--json") == 0
+    rows = next(iter(json.loads(capsys.readouterr().out).values()))["devices"]
+    assert [row["device"] for row in rows] == [*range(6), "all devices"]
+    for wrong, words in (("f2", "metrics='f2' is unknown"), ("rmse", "predicts classes")):
+        assert run("compare", folder / "runs", "--metrics", wrong, "--out", tmp_path / "x") == 2
+        assert words in capsys.readouterr().err
+        assert not (tmp_path / "x").exists()
+
+
+def test_controls_stand_beside_the_methods(tmp_path, monkeypatch, no_figures, capsys):
+    monkeypatch.setattr(methods, "do_jobs", in_this_process)
+    settings = ["--devices", "3", "--rounds", "2", "--tolerance", "0.05"]
+    assert run("compare", "fedbc", *settings, "--controls", "--json", "--out", tmp_path / "c") == 0
+    rows = {row["method"]: row for row in json.loads(capsys.readouterr().out)}
+    assert list(rows) == ["fedbc", "fedavg", "ditto", "localonly"]
+    assert 0 < rows["fedavg"]["finetuned_accuracy"] <= 1
+    assert rows["fedbc"]["finetuned_accuracy"] == "nan"  # FedBC was not asked for it
+    assert run("compare", tmp_path / "c" / "runs", "--controls", "--out", tmp_path / "d") == 2
+    assert "--controls cannot be given with folders of runs" in capsys.readouterr().err

@@ -211,3 +211,36 @@ def test_the_documentation_runs(tmp_path, monkeypatch):
     exec(compile(snippet, "compare.md", "exec"), names)
     assert (tmp_path / "my-comparison" / "index.html").exists()
     assert len(names["comparison"].devices) == 2 * 30
+
+
+def test_further_metrics_stand_beside_the_usual_ones(small, tiny_model):
+    """In the runs, the devices, a table, the words and the differences; lower is better where it is."""
+    algorithms = {"a": fedbc.FedBC(lr=0.2), "b": fedbc.FedBC(lr=0.001)}
+    results = {
+        name: [fedbc.simulate(a, tiny_model, small, rounds=3, epochs=3, seed=s) for s in (0, 1)]
+        for name, a in algorithms.items()
+    }
+    comparison = fedbc.compare(
+        results, federation=small, model=tiny_model, metrics=["balanced_accuracy", "calibration_error"]
+    )
+    table = results["a"][1].evaluate(metrics=["balanced_accuracy", "calibration_error"], together=True)
+    runs = comparison.runs.set_index(["method", "seed"]).loc[("a", 1)]
+    assert runs["global_calibration_error"] == pytest.approx(table["global_calibration_error"].iloc[-1])
+    for column, whose in (("global_balanced_accuracy_mean", "global"), ("local_balanced_accuracy", "local")):
+        assert runs[column] == pytest.approx(table[f"{whose}_balanced_accuracy"][:-1].mean())
+    devices = comparison.devices.set_index(["method", "seed"]).loc[("a", 1)]
+    np.testing.assert_allclose(devices["local_calibration_error"], table["local_calibration_error"][:-1])
+    found = comparison.differences.set_index(["score"])
+    assert {"global_balanced_accuracy_mean", "local_calibration_error"} <= set(found.index)
+    assert found.loc["local_calibration_error", "test_sets"] > 0
+    best = comparison.table.set_index("method")["local_calibration_error"].idxmin()
+    assert found.loc["local_calibration_error", "best"] == best
+    assert any("lowest calibration error, mean over devices" in words for words in comparison.words)
+    assert [t.name for t in comparison.page().tables][:2] == ["summary", "metrics"]
+    own = fedbc.compare(results, federation=small, model=tiny_model, metrics={"wrong": lambda y, p: (y != p).sum()})
+    assert "local_wrong" in own.runs
+    assert "local_wrong" not in set(own.differences["score"])  # nobody knows whether more of it is better
+    with pytest.raises(fedbc.InputError, match="metrics='f2' is unknown"):
+        fedbc.compare(results, federation=small, model=tiny_model, metrics=["f2"])
+    with pytest.raises(fedbc.InputError, match="predicts classes"):
+        fedbc.compare(results, federation=small, model=tiny_model, metrics=["rmse"])

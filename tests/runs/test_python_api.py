@@ -81,10 +81,10 @@ def test_tuning(tmp_path):
 
 
 def test_a_calibration(tmp_path):
-    typed("calibrate", *TINY, "--tolerances", "0.1,learned", "--starts", "global", "--reference", "none",
+    typed("calibrate", *TINY, "--tolerances", "0.1,learned", "--starts", "global", "--method", "none",
           "--seeds", "1", "--out", "typed", "--workers", "1", "--lanes", "1")  # fmt: skip
     calibrated = fedbc.calibrate(
-        SPEC, "called", tolerances=[0.1, "learned"], starts=["global"], seeds=1, references={}, workers=1, quiet=True
+        SPEC, "called", tolerances=[0.1, "learned"], starts=["global"], seeds=1, methods={}, workers=1, quiet=True
     )
     assert (tmp_path / "typed" / "recommended.toml").read_text() == calibrated.recommended.read_text()
     assert calibrated.chosen.algorithm["tolerance"] in (0.1, "learned")

@@ -9,28 +9,32 @@ from browser import PHONE
 
 from fedbc.runs import RunSpec
 from fedbc.selection import calibration as core
-from fedbc.selection import calibration_report, tuning_report
+from fedbc.selection import calibration_report, candidates, tuning_report
 from fedbc.selection.spaces import Dimension
 from fedbc.selection.study import StudyPlan
 from fedbc.selection.tuning import Outcome
 
 SPEC = RunSpec({"name": "fedbc"})
-METHODS = [f"FedBC, {start}" for start in core.STARTS.values()] + list(core.REFERENCES.values())
+METHODS = [core.FEDBC, *core.OTHERS.values()]
+DEVICES = [f"clinic {name}" for name in "ABCDE"]
 
 
 def calibration_page(seeds=3):
-    references = {label: RunSpec({"name": name}) for name, label in core.REFERENCES.items()}
-    plan = core.Calibration(SPEC, references, tuple(range(seeds)), tolerances=(0.01, 0.1, 1.0, math.inf, "learned"))
+    methods = {label: RunSpec({"name": name}) for name, label in core.OTHERS.items()}
+    plan = core.Calibration(SPEC, methods, tuple(range(seeds)), tolerances=(0.01, 0.1, 1.0, math.inf, "learned"))
     rng = np.random.default_rng(0)
-    lines = {}
+    lines, personal = {}, {}
     for number, spec in enumerate(plan.specs({})):
         at = number // seeds / 15
         found = {"global_accuracy": 0.9 - 0.6 * at + rng.normal(0, 0.01), "local_accuracy": 0.7 + 0.2 * at**2}
+        found |= {"finetuned_accuracy": 0.9} if spec.algorithm["name"] in ("fedavg", "perfedbc") else {}
+        rows = {name: (0.8 + rng.normal(0, 0.05, 5)).tolist() for name in ("global", "own", "tuned", "personal")}
         if spec.algorithm.get("tolerance") == 1.0 and spec.algorithm["start"] == "local":
             lines[spec.identity] = {"error": "Diverged: in round 3"}
         else:
-            lines[spec.identity] = {"summary": found, "drift_median": 0.1, "drift_max": 1.0}
-    outcome = core.evaluate(plan, lines, 0.5)
+            lines[spec.identity] = {"summary": found, "drift_median": 0.1, "drift_max": 1.0, "devices": rows}
+        personal[spec.identity] = {"summary": {"local_accuracy": 0.88}, "devices": rows}
+    outcome = candidates.evaluate(plan, lines, personal, 0.5, DEVICES, np.full(5, 20))
     return calibration_report.page(outcome, SPEC, ["Made up."])
 
 
@@ -88,9 +92,9 @@ def test_methods_can_be_switched_off(pages, browser):
     assert labels == METHODS
     before = browser.marks("front")
     browser.click("[data-toggles=hidden] input[value=Ditto]")
-    # Its point and the lines through it: one over the global and one over the local accuracy.
-    assert browser.marks("front") == before - 3
-    assert "Not choosable, because a run failed: gamma 1, from xᵢ." in browser.text()
+    # Its own models and the personalised z, each a point and lines over the global and over the local accuracy.
+    assert browser.marks("front") == before - 6
+    assert "Not choosable, because a run failed: FedBC, gamma 1, from xᵢ (Diverged: in round 3)." in browser.text()
 
 
 def test_one_seed_has_no_draws_and_says_so():

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from fedbc import storage
 from fedbc.cli import options
 from fedbc.cli.ending import stopping, tell
 from fedbc.cli.explain import GroupedCommand
@@ -16,7 +17,7 @@ from fedbc.cli.run import specifications
 from fedbc.cli.tables import of_report
 from fedbc.errors import InputError
 from fedbc.runs import RunSpec, read_toml
-from fedbc.selection import REFERENCES, calibrate, calibration_tables
+from fedbc.selection import OTHERS, Calibrated, Gives, calibrate, calibration_tables
 
 SWEPT = ("algorithm__tolerance", "algorithm__start", "run__validation", "run__pooled")
 """Options of a run that the sweep itself sets."""
@@ -26,7 +27,7 @@ SWEPT = ("algorithm__tolerance", "algorithm__start", "run__validation", "run__po
     "calibrate",
     cls=GroupedCommand,
     params=[flag.click_option() for flag in options.FLAGS if flag.key not in SWEPT],
-    short_help="Find FedBC's balance of global and local accuracy.",
+    short_help="Find a balance of global and local accuracy, and a method for it.",
 )
 @click.option(
     "--prefer",
@@ -44,12 +45,18 @@ SWEPT = ("algorithm__tolerance", "algorithm__start", "run__validation", "run__po
 @click.option("--starts", default="global,local", show_default=True, help="Where local training starts: z, x_i.")
 @click.option("--seeds", default=3, show_default=True, type=click.IntRange(1), help="How many seeds, from --seed on.")
 @click.option(
-    "--reference",
-    "references",
+    "--method",
+    "methods",
     multiple=True,
     metavar="NAME|FILE",
-    help="Method to draw beside it, or a TOML file with its [algorithm]; may be repeated; `none` for none. "
-    f"[default {', '.join(REFERENCES)}]",
+    help="Method to choose from beside FedBC, or a TOML file with its [algorithm]; may be repeated; `none` for none. "
+    f"[default {', '.join(OTHERS)}]",
+)
+@click.option(
+    "--personalize/--no-personalize",
+    "personal",
+    default=True,
+    help="Personalise the best z of each method on the devices, to choose from that, too. [default yes]",
 )
 @options.selection
 @options.problem
@@ -61,6 +68,7 @@ SWEPT = ("algorithm__tolerance", "algorithm__start", "run__validation", "run__po
 @click.option("--workers", type=click.IntRange(1), help="Worker processes; one per core if not given.")
 @options.ray
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print candidates, devices and the recommendation as JSON.")
 def calibrate_command(
     prefer: str,
     tolerances: str | None,
@@ -68,7 +76,8 @@ def calibrate_command(
     starts: str,
     seeds: int,
     validation: float,
-    references: tuple[str, ...],
+    methods: tuple[str, ...],
+    personal: bool,
     test: bool,
     data_name: str | None,
     model_name: str | None,
@@ -77,19 +86,21 @@ def calibrate_command(
     workers: int | None,
     ray: str | None,
     quiet: bool,
+    as_json: bool,
     **values: Any,
 ) -> None:
-    """Sweep FedBC's tolerance gamma on validation data, find the Pareto front between global and local accuracy, and
-    recommend a setting. The test sets are not used, unless --test asks for the score of the choice.
+    """Find a good balance of global and local accuracy on validation data: the Pareto front over FedBC's tolerances,
+    other methods and personalisation, a recommendation, and what each device gets by it. The test sets are not used,
+    unless --test asks for the score of the choice.
 
     \b
     fedbc calibrate --rounds 200 --epochs 5 --sample 10 --momentum 0.5
     fedbc calibrate --data mnist --classes 2 --prefer 0.7 --tolerances 0.01,0.1,1,learned --seeds 5
     """
-    named, files = _references(references)
+    named, files = _methods(methods)
     specs = specifications(("fedbc", *named), data_name, model_name, config, values)
     base = specs.pop("fedbc")
-    others = {REFERENCES.get(name, name): spec for name, spec in specs.items()}
+    others = {OTHERS.get(name, name): spec for name, spec in specs.items()}
     others |= {name: replace(base, algorithm=table) for name, table in files.items()}
     folder = out or Path("runs") / f"calibrate-{base.data_name}"
     with stopping(folder):
@@ -102,18 +113,36 @@ def calibrate_command(
             starts=starts.split(","),
             seeds=seeds,
             validation=validation,
-            references=others,
+            methods=others,
+            personalize=personal,
             test=test,
             workers=workers,
             ray=ray,
-            quiet=quiet,
+            quiet=quiet or as_json,
         )
-    if not quiet:
+    if as_json:
+        print(storage.to_json(_plain(calibrated)), end="")
+    elif not quiet:
         Console().print(*map(of_report, calibration_tables(calibrated)), sep="\n")
         tell(calibrated.words, calibrated.report, calibrated.recommended)
+        if calibrated.gives is Gives.PERSONAL:
+            Console().print("Then, with the run's folder: fedbc personalize RUN", highlight=False)
 
 
-def _references(given: tuple[str, ...]) -> tuple[list[str], dict[str, dict[str, Any]]]:
+def _plain(calibrated: Calibrated) -> dict[str, Any]:
+    """For programs."""
+    outcome = calibrated.outcome
+    return {
+        "recommended": outcome.best["candidate"],
+        "gives": calibrated.gives,
+        "words": calibrated.words,
+        "spec": calibrated.chosen.to_dict(),
+        "candidates": outcome.candidates.to_dict("records"),
+        "devices": outcome.devices.to_dict("records"),
+    }
+
+
+def _methods(given: tuple[str, ...]) -> tuple[list[str], dict[str, dict[str, Any]]]:
     """Methods by name, which take the command line's values, and [algorithm] tables from files."""
     if given == ("none",):
         return [], {}
@@ -121,7 +150,7 @@ def _references(given: tuple[str, ...]) -> tuple[list[str], dict[str, dict[str, 
     for path in (Path(g) for g in given if g.endswith(".toml")):
         table = read_toml(path).get("algorithm", {})
         files[path.stem] = dict(RunSpec(table).algorithm)
-    return [g for g in given or REFERENCES if not g.endswith(".toml") and g != "fedbc"], files
+    return [g for g in given or OTHERS if not g.endswith(".toml") and g != "fedbc"], files
 
 
 def _tolerances(text: str | None) -> tuple[float | str, ...] | None:

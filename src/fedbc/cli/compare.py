@@ -18,6 +18,7 @@ from fedbc.errors import InputError
 from fedbc.personalization import sentence
 from fedbc.reports import advice_table, compare, is_comparison, run_comparison
 from fedbc.runs import CATALOG, RunFolder
+from fedbc.selection import CONTROLS, with_tuning
 
 
 @click.command(
@@ -33,6 +34,12 @@ from fedbc.runs import CATALOG, RunFolder
     show_default=True,
     help="Seeds per method, from --seed on.",
 )
+@click.option(
+    "--splits",
+    default=1,
+    show_default=True,
+    help="Repeat with so many divisions of each device's examples into training and test sets.",
+)
 @options.problem
 @click.option(
     "--out",
@@ -46,6 +53,12 @@ from fedbc.runs import CATALOG, RunFolder
     is_flag=True,
     help="Find for each device the model that serves it best, from each run's global model, and advise.",
 )
+@click.option(
+    "--controls",
+    is_flag=True,
+    help=f"Add what local accuracy should be seen beside: {', '.join(CONTROLS)}, and FedAvg's z fine-tuned.",
+)
+@options.metrics
 @click.option("--workers", type=int, help="Worker processes; one per core if not given.")
 @options.ray
 @click.option("--any-rounds", is_flag=True, help="Compare RUN folders of unequal length, too.")
@@ -54,11 +67,14 @@ from fedbc.runs import CATALOG, RunFolder
 def compare_command(
     what: tuple[str, ...],
     seeds: int,
+    splits: int,
     data_name: str | None,
     model_name: str | None,
     config: Path | None,
     out: Path | None,
     personal: bool,
+    controls: bool,
+    metrics: str | None,
     workers: int | None,
     ray: str | None,
     any_rounds: bool,
@@ -73,19 +89,34 @@ def compare_command(
     fedbc compare fedbc fedprox --data mnist --classes 2 --seeds 5 --out mnist
     fedbc compare runs/fedbc-synthetic-1 runs/fedavg-synthetic-1
 
-    A folder with several runs stands for all of them; runs that differ in nothing but the seed are one method.
+    A folder with several runs stands for all of them; runs that differ in nothing but seed and split are one
+    method.
     """
     drawing.need()  # before anything is run
+    wanted = options.listed(metrics)
     if _are_folders(what):
         others = {"--data": data_name, "--model": model_name, "--config": config, "--workers": workers, "--ray": ray}
-        _refuse_settings(others, seeds, values)
+        if controls:
+            raise InputError("--controls cannot be given with folders of runs: they were run already")
+        _refuse_settings(others, {"--seeds": seeds, "--splits": splits}, values)
         target = _target(out, "-".join(dict.fromkeys(Path(w).name for w in what)))
-        comparison = compare([folder.path for folder in _run_folders(what)], any_rounds=any_rounds)
+        comparison = compare([folder.path for folder in _run_folders(what)], any_rounds=any_rounds, metrics=wanted)
     else:
-        specs = specifications(what, data_name, model_name, config, values)
+        specs = specifications((*what, *CONTROLS) if controls else what, data_name, model_name, config, values)
+        if controls:
+            specs = {name: with_tuning(spec) for name, spec in specs.items()}
         target = _target(out, f"{'-'.join(specs)}-{next(iter(specs.values())).data_name}")
         with stopping(target / "runs"):
-            comparison = run_comparison(specs, target, seeds=seeds, workers=workers, ray=ray, quiet=quiet or as_json)
+            comparison = run_comparison(
+                specs,
+                target,
+                seeds=seeds,
+                splits=splits,
+                metrics=wanted,
+                workers=workers,
+                ray=ray,
+                quiet=quiet or as_json,
+            )
     if personal:
         with stopping(target):
             comparison = comparison.personalized(target / "personal", quiet=quiet or as_json)
@@ -94,11 +125,13 @@ def compare_command(
         print(json.dumps(json.loads(storage.to_json(comparison.table.to_dict("records"))), indent=2))
     elif not quiet:
         Console().print(tables.of_report(comparison.summary), comparison.summary.caption, sep="\n", highlight=False)
+        if (table := comparison.metrics_table) is not None:
+            Console().print(tables.of_report(table), table.caption, sep="\n", highlight=False)
         for words in (*(f"Missing: {f}" for f in comparison.failures), *comparison.words):
             Console().print(words, highlight=False)
         for name in comparison.personal:
             own = comparison.advice[comparison.advice["method"] == name]
-            table = advice_table(own)
+            table = advice_table(own, brief=True)
             Console().print(
                 f"From the global model of {name}:", tables.of_report(table), sentence(own), sep="\n", highlight=False
             )
@@ -122,9 +155,9 @@ def _are_folders(what: tuple[str, ...]) -> bool:
     return all(kinds.values())
 
 
-def _refuse_settings(others: dict[str, Any], seeds: int, values: dict[str, Any]) -> None:
+def _refuse_settings(others: dict[str, Any], counts: dict[str, int], values: dict[str, Any]) -> None:
     given = [name for name, value in others.items() if value is not None]
-    given += ["--seeds"] if seeds != 1 else []
+    given += [name for name, count in counts.items() if count != 1]
     given += [f.spelling for f in options.FLAGS if values.get(f.key) is not None]
     if given:
         raise InputError(f"{given[0]} cannot be given with folders of runs: they keep their specifications")

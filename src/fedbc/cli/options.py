@@ -11,6 +11,7 @@ import click
 
 from fedbc import simulate
 from fedbc.errors import InputError, unknown
+from fedbc.metrics import METRICS
 from fedbc.runs import CATALOG, OWN, RUN_OPTIONS, Option, argument_help
 
 
@@ -84,6 +85,19 @@ def selection(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = option(command)
     return command
+
+
+metrics = click.option(
+    "--metrics",
+    metavar="LIST",
+    help=f"Further metrics, with commas: {', '.join(name for name in METRICS if name != 'accuracy')}; of each device "
+    "and of all.",
+)
+
+
+def listed(text: str | None) -> list[str]:
+    """The words of a list with commas."""
+    return [word.strip() for word in text.split(",")] if text is not None else []
 
 
 ray = click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster instead; `local` starts Ray on this machine.")

@@ -70,7 +70,7 @@ def personalize_command(
         if as_json:
             print(storage.to_json(personalized.advice.to_dict("records")), end="")
         elif not quiet:
-            table = advice_table(personalized.advice)
+            table = advice_table(personalized.advice, brief=True)
             Console().print(of_report(table), table.caption, personalized.words, sep="\n", highlight=False)
             Console(soft_wrap=True).print(f"Page: {page}\nModels: {place}", highlight=False, markup=False)
 

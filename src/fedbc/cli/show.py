@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 
-from fedbc import Result, storage
-from fedbc.cli import tables
+from fedbc import Result, load, storage
+from fedbc.cli import options, tables
 from fedbc.errors import InputError
 from fedbc.runs import SUMS_ONLY, Lines, RunFolder, has_sums_only, list_runs
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fedbc.reports import Table
 
 TUNING, CALIBRATION = "study.json", "results.jsonl"
 """Files by which the folders of `fedbc tune` and `fedbc calibrate` are known."""
@@ -21,9 +26,14 @@ TUNING, CALIBRATION = "study.json", "results.jsonl"
 
 @click.command("show", short_help="What a folder holds: runs, a comparison, a tuning, a calibration.")
 @click.argument("run", type=click.Path(path_type=Path))
+@options.metrics
 @click.option("--json", "as_json", is_flag=True, help="Print specifications and summaries as JSON.")
-def show_command(run: Path, as_json: bool) -> None:
-    """Show a run, finished or not, or all runs of a folder; of a comparison, a tuning, a calibration its page, too."""
+def show_command(run: Path, metrics: str | None, as_json: bool) -> None:
+    """Show a run, finished or not, or all runs of a folder; of a comparison, a tuning, a calibration its page, too.
+
+    With --metrics also the table of each finished run's devices, their names and these metrics of the global model and
+    of each device's own, on the sets that the run was measured on.
+    """
     about = describe(run) if run.is_dir() else []
     found = RunFolder.find(run) if run.is_dir() else []
     if not found and not about:
@@ -31,8 +41,16 @@ def show_command(run: Path, as_json: bool) -> None:
     names = _names(found, run)
     begun = {names[f]: f for f in found if f.is_one and not f.models.exists()}
     results = {names[f]: f.read() for f in found if f not in begun.values()}
+    wanted = options.listed(metrics)
+    measured = {
+        names[f]: load(f.path).evaluate(metrics=wanted, together=True) for f in found if wanted and names[f] in results
+    }
     if as_json:
-        shown = {name: {"spec": r.spec, "summary": r.summary(), "diverged": r.diverged} for name, r in results.items()}
+        shown: dict[str, dict[str, Any]] = {
+            name: {"spec": r.spec, "summary": r.summary(), "diverged": r.diverged} for name, r in results.items()
+        }
+        for name, rows in measured.items():
+            shown[name]["devices"] = rows.to_dict("records")
         print(storage.to_json(shown | {name: _standing(f) for name, f in begun.items()}), end="")
         return
     console = Console()
@@ -49,6 +67,22 @@ def show_command(run: Path, as_json: bool) -> None:
         console.print(tables.explanation(results))
         if any(has_sums_only(result.devices) for result in results.values()):
             wide.print(f"{SUMS_ONLY[0].upper()}{SUMS_ONLY[1:]}.", highlight=False, markup=False)
+    for name, rows in measured.items():
+        console.print(
+            f"{name}, device by device:", tables.of_report(_device_table(rows, wanted)), sep="\n", highlight=False
+        )
+
+
+def _device_table(rows: pd.DataFrame, metrics: Sequence[str]) -> Table:
+    """The metrics of each device, and of all."""
+    from fedbc.reports import Column, Table
+
+    names = dict.fromkeys([*(["accuracy"] if "global_accuracy" in rows else []), *metrics])
+    columns = [Column("device", "device"), Column("examples", "examples", 0)]
+    for name in names:
+        for key, whose in ((f"global_{name}", "z"), (f"local_{name}", "own")):
+            columns += [Column(key, f"{whose}\n{name.replace('_', ' ')}", 3)] if key in rows else []
+    return Table("devices", "Device by device", rows, columns)
 
 
 def describe(folder: Path) -> list[str]:

@@ -12,6 +12,7 @@ from fedbc.data.partition import from_partition
 from fedbc.data.picture import class_counts, picture
 from fedbc.data.reading import read, read_table, rows_of_devices
 from fedbc.data.shakespeare import OtherEditionWarning, shakespeare
+from fedbc.data.splits import measured_examples, of_run, resplit, trained_on
 from fedbc.data.synthetic import synthetic
 from fedbc.data.unseen import apart, unseen_devices
 from fedbc.data.validation import held_out
@@ -33,15 +34,19 @@ __all__ = [
     "from_partition",
     "from_torch",
     "held_out",
+    "measured_examples",
     "mnist",
+    "of_run",
     "partition",
     "picture",
     "pooled",
     "read",
     "read_table",
+    "resplit",
     "rows_of_devices",
     "shakespeare",
     "subset",
     "synthetic",
+    "trained_on",
     "unseen_devices",
 ]

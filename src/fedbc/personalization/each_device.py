@@ -10,7 +10,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from fedbc import checks, progress, runtime, storage
-from fedbc.data import held_out, unseen_devices
+from fedbc.data import of_run, unseen_devices
 from fedbc.data.federation import Federation
 from fedbc.errors import InputError
 from fedbc.models.base import Model
@@ -88,8 +88,7 @@ def personalize(
     result = _read(what)
     run = result.spec.get("run", {}) if result is not None else {}
     trained = result if result is not None and _has_trained_on(result, federation) else None
-    if run.get("validation") is not None:
-        federation = held_out(federation, run["validation"], run["seed"])
+    federation = of_run(federation, run)
     seed = checks.integer("seed", run.get("seed", 0) if seed is None else seed, at_least=0)
     like = jax.eval_shape(model.init, jax.random.key(0))
     z = fitted(result.global_model if result is not None else what, like)

@@ -3,13 +3,15 @@
 Where answers are right or wrong and there is one run, the interval of a difference in accuracy is exact. Only the
 examples that one model answers rightly and the other wrongly tell them apart: of so many, the number in favour of one
 is binomial (McNemar), its share has the interval of Clopper and Pearson, and the difference is (2 share - 1) times the
-share of such examples. Several seeds, and regression, take the bootstrap over examples of the mean over seeds.
+share of such examples. Several runs, and regression, take the bootstrap over examples, each with its mean over the runs
+that were tested on it; the spread over runs is added to it, 1.96 s/√runs, as the root of the sum of squares.
 The interval of the mean over devices is the bootstrap over devices, whose examples stay together.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,15 +35,23 @@ class Difference:
         return self.low > 0 or self.high < 0
 
 
-def paired(a: Array, b: Array) -> Difference:
-    """How much better a is than b; arrays of (seeds, examples), larger being better."""
-    a, b = np.atleast_2d(np.asarray(a, float)), np.atleast_2d(np.asarray(b, float))
-    if a.shape[1] == 0:
+def paired(a: Sequence[Array], b: Sequence[Array], examples: Sequence[Array] | None = None) -> Difference:
+    """How much better a is than b, by what each gets for its test examples, run by run; larger is better.
+
+    examples: which ones those are, where runs were tested on different ones; a number for each.
+    """
+    runs = [np.asarray(one, float) - np.asarray(other, float) for one, other in zip(a, b, strict=True)]
+    if not len(runs[0]):
         return Difference(np.nan, np.nan, np.nan)
-    each = a - b
-    if len(each) == 1 and np.isin(each, (-1, 0, 1)).all():
-        return _exact(each[0])
-    return bootstrapped(each.mean(0))
+    if len(runs) == 1:
+        (each,) = runs
+        return _exact(each) if np.isin(each, (-1, 0, 1)).all() else bootstrapped(each)
+    which = np.concatenate(examples if examples is not None else [np.arange(len(run)) for run in runs])
+    _, number = np.unique(which, return_inverse=True)
+    found = bootstrapped(np.bincount(number, np.concatenate(runs)) / np.bincount(number))
+    mean, chance = np.mean([run.mean() for run in runs]), 1.96 * np.std([r.mean() for r in runs], ddof=1)
+    below, above = (np.hypot(end - found.mean, chance / np.sqrt(len(runs))) for end in (found.low, found.high))
+    return Difference(float(mean), float(mean - below), float(mean + above))
 
 
 def _exact(each: Array) -> Difference:

@@ -140,8 +140,11 @@ def load_personalized(folder: str | Path) -> Personalized:
     )
 
 
-def advice_table(runs: Sequence[Personalized]) -> pd.DataFrame:
-    """One row per device, from one run or from several seeds on the same federation."""
+def advice_table(runs: Sequence[Personalized], examples: Sequence[Array] | None = None) -> pd.DataFrame:
+    """One row per device, from one run or from several on the same federation.
+
+    examples: for each run a number for each row of its test sets, where runs were tested on different examples.
+    """
     import pandas as pd
 
     first = runs[0]
@@ -158,12 +161,14 @@ def advice_table(runs: Sequence[Personalized]) -> pd.DataFrame:
             mean = np.mean([run.accuracy(name) for run in runs], axis=0)
             columns |= {f"{name}_accuracy": mean} if first.has_accuracy else {f"{name}_loss": -mean}
     columns["tolerance"] = np.median([run.tolerances for run in runs], axis=0)
-    both = [(run.by_device("personal"), run.by_device("global")) for run in runs]
-    found, verdicts = [], []
+    tested = examples if examples is not None else [np.arange(first.test_examples.sum())] * len(runs)
+    rows = [np.split(numbers, np.cumsum(first.test_examples)[:-1]) for numbers in tested]
+    personal, z = ([run.by_device(name) for run in runs] for name in ("personal", "global"))
+    found, verdicts, counts = [], [], []
     for device in range(first.devices):
-        own = evidence.paired(
-            np.stack([personal[device] for personal, _ in both]), np.stack([z[device] for _, z in both])
-        )
+        which = [own[device] for own in rows]
+        own = evidence.paired([run[device] for run in personal], [run[device] for run in z], which)
+        counts.append(len(np.unique(np.concatenate(which))))
         is_z = all(run.tolerances[device] == 0 for run in runs)
         found.append(own)
         verdicts.append(evidence.advise(own, is_z=is_z))
@@ -172,7 +177,7 @@ def advice_table(runs: Sequence[Personalized]) -> pd.DataFrame:
         "low": [d.low for d in found],
         "high": [d.high for d in found],
         "verdict": [str(v) for v in verdicts],
-        "advice": [v.words(int(n)) for v, n in zip(verdicts, first.test_examples, strict=True)],
+        "advice": [v.words(n) for v, n in zip(verdicts, counts, strict=True)],
     }
     return pd.DataFrame(columns)
 

@@ -25,6 +25,17 @@ def seed_of(result: Result) -> int:
     return int(result.spec["run"].get("seed", 0))
 
 
+def split_of(result: Result) -> int:
+    """Which division into training and test sets the run has; 0 is the one that the data come with."""
+    return int(result.spec["run"].get("resplit", 0))
+
+
+def run_said(name: str, result: Result) -> str:
+    """A run in a sentence."""
+    split = f", split {split_of(result)}" if split_of(result) else ""
+    return f"{name}, seed {seed_of(result)}{split}"
+
+
 def validation_of(result: Result) -> float | None:
     """The share of training data that the run was measured on instead of the test sets; None for the test sets."""
     share: float | None = result.spec["run"].get("validation")
@@ -34,7 +45,7 @@ def validation_of(result: Result) -> float | None:
 def without_diverged(methods: Methods) -> tuple[dict[str, list[Result]], list[str]]:
     """The runs that finished, and a sentence for each that diverged: its numbers are of before, and say nothing."""
     failures = [
-        f"{name}, seed {seed_of(r)}: {r.diverged}" for name, rs in methods.items() for r in rs if r.diverged is not None
+        f"{run_said(name, r)}: {r.diverged}" for name, rs in methods.items() for r in rs if r.diverged is not None
     ]
     kept = {name: [r for r in rs if r.diverged is None] for name, rs in methods.items()}
     found = {name: rs for name, rs in kept.items() if rs}
@@ -45,7 +56,7 @@ def without_diverged(methods: Methods) -> tuple[dict[str, list[Result]], list[st
 
 def check_comparable(methods: Methods, *, any_rounds: bool = False) -> None:
     """An InputError that says in what the runs differ, if it makes their numbers two different things."""
-    runs = {f"{name}, seed {seed_of(r)}" if i else name: r for name, rs in methods.items() for i, r in enumerate(rs)}
+    runs = {run_said(name, r) if i else name: r for name, rs in methods.items() for i, r in enumerate(rs)}
     _check_same_federation(runs)
     _check_alike(
         {name: _sets(validation_of(r)) for name, r in runs.items()},
@@ -123,10 +134,7 @@ def _shapes(parameters: Mapping[str, Any]) -> str:
 
 def measured_on(result: Result, federation: Federation) -> Federation:
     """The federation with the sets that the run's scores are of."""
-    share, unseen = validation_of(result), result.spec["run"].get("unseen")
-    if share is not None:
-        federation = data.held_out(federation, share, seed_of(result))
-    return federation if unseen is None else data.apart(federation, unseen, seed_of(result))[0]
+    return data.trained_on(federation, result.spec["run"])
 
 
 def built_part(result: Result, part: str) -> Any:

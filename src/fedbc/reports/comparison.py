@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,13 +12,16 @@ import numpy as np
 import pandas as pd
 
 from fedbc import checks, drawing, progress, storage
+from fedbc.data import measured_examples
 from fedbc.data.federation import Federation
 from fedbc.errors import InputError
 from fedbc.models.base import Model
 from fedbc.personalization import Personalized, personalize
 from fedbc.personalization import advice_table as advice_of
-from fedbc.reports import comparable
-from fedbc.reports.comparable import built_part, measured_on, seed_of, validation_of
+from fedbc.reports import comparable, metric_scores
+from fedbc.reports.comparable import built_part, measured_on, seed_of, split_of, validation_of
+from fedbc.reports.grouping import absent_name, built_models, grouped
+from fedbc.reports.metric_scores import Metrics
 from fedbc.reports.tables import Column, Table, shown_scores
 from fedbc.runs import MethodRuns, RunSpec, data_name, load
 from fedbc.simulation.metrics import TEST_LOSSES, has_accuracy
@@ -27,6 +29,7 @@ from fedbc.simulation.result import Result
 
 if TYPE_CHECKING:
     from fedbc.reports.charts import Chart
+    from fedbc.reports.differences import Score
     from fedbc.reports.page import Page
 
 Given = Result | str | Path
@@ -42,7 +45,7 @@ class Comparison:
     """
 
     methods: Mapping[str, Sequence[Result]]
-    """the runs of each method, one a seed"""
+    """the runs of each method, one for each seed and split"""
     federation: Federation | None = field(default=None, repr=False)
     model: Mapping[str, Model] | None = field(default=None, repr=False)
     """of each method; without federation and models there are no accuracies of single devices"""
@@ -50,6 +53,8 @@ class Comparison:
     """what became of runs that are missing"""
     personal: Mapping[str, Sequence[Personalized]] = field(default_factory=dict, repr=False)
     """each run personalised, if that was asked for"""
+    metrics: Metrics | None = None
+    """further metrics: names of `fedbc.metrics`, or functions of one's own"""
 
     @property
     def names(self) -> list[str]:
@@ -58,35 +63,50 @@ class Comparison:
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """One row per run: method, seed and the run's summary."""
-        return pd.DataFrame(
-            [{"method": name, "seed": seed_of(r), **r.summary()} for name, rs in self.methods.items() for r in rs]
+        """One row per run: method, seed, split of the data, the run's summary, and the metrics asked for."""
+        found = pd.DataFrame(
+            [
+                {"method": name, "seed": seed_of(r), "split": split_of(r), **r.summary()}
+                for name, rs in self.methods.items()
+                for r in rs
+            ]
         )
+        if self.metrics is None:
+            return found
+        return found.merge(metric_scores.of_runs(self._measured, self.metrics), on=metric_scores.RUN)
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """One row per method: means over its seeds, and standard deviations in columns that end in `_std`."""
+        """One row per method: means over its runs, and standard deviations in columns that end in `_std`."""
         rows = []
         for name in self.names:
-            own = self.runs[self.runs["method"] == name].drop(columns=["method", "seed"])
-            own = own.select_dtypes("number")  # why a run ended is a word
+            own = self.runs[self.runs["method"] == name]
+            counts = {"seeds": own["seed"].nunique(), "splits": own["split"].nunique()}
+            own = own.drop(columns=["method", "seed", "split"]).select_dtypes("number")  # why a run ended is a word
             spread = own.std(ddof=1).add_suffix("_std")
-            rows.append({"method": name, "seeds": len(own), **own.mean(), **spread})
+            rows.append({"method": name, **counts, **own.mean(), **spread})
         return pd.DataFrame(rows)
+
+    @property
+    def over(self) -> str:
+        """What means and spreads are taken over."""
+        return "seeds and splits" if (self.table["splits"] > 1).any() else "seeds"
 
     @property
     def summary(self) -> Table:
         """The table as it is shown: the scores that some method has."""
         shown = shown_scores(self.table)
         columns = [Column("method", "method"), Column("seeds", "seeds", 0)]
+        columns += [Column("splits", "splits", 0)] if "splits" in self.over else []
         columns += [Column(c.key, c.heading, c.digits, _spread_of(c), c.factor) for c in shown]
         last = f"Means over the last {self.last} rounds" if self.last else "Last rounds"
         fewest, most = self.runs["rounds"].min(), self.runs["rounds"].max()
         unequal = "" if fewest == most else f"The runs have {fewest} to {most} rounds. "
+        over = self.over.replace(" and ", ", ")
         caption = (
-            f"{unequal}{last}, ± standard deviation over seeds. Global: the global model z on all devices' {self.sets} "
-            "sets; local: each device's own model xᵢ on its own; variance and worst device: z on each device's own. A "
-            "difference within twice its error, from seeds and from finite test sets, is not called clear."
+            f"{unequal}{last}, ± standard deviation over {self.over}. Global: the global model z on all devices' "
+            f"{self.sets} sets; local: each device's own model xᵢ on its own; variance and worst device: z on each "
+            f"device's own. A difference within twice its error, from {over} and finite test sets, is not called clear."
         )
         return Table("summary", "The methods in numbers", self.table, columns, caption)
 
@@ -100,14 +120,40 @@ class Comparison:
         """What differs, in plain words."""
         from fedbc.reports.differences import sentences
 
-        return sentences(self.runs, self.names, self._tested)
+        return sentences(self.runs, self.names, self._tested, self._more)
 
     @cached_property
     def differences(self) -> pd.DataFrame:
         """How far each score's best method is ahead of the others, the errors of that, and whether it is clear."""
         from fedbc.reports.differences import table
 
-        return table(self.runs, self.names, self._tested)
+        return table(self.runs, self.names, self._tested, self._more)
+
+    @property
+    def _more(self) -> list[Score]:
+        """The metrics that methods are compared by, beside the usual scores."""
+        return [] if self.metrics is None else metric_scores.scores(self.metrics)
+
+    @cached_property
+    def _measured(self) -> pd.DataFrame:
+        """The metrics of each run, device by device and of all devices' examples together."""
+        if self.federation is None or not self.model:
+            raise InputError("the runs do not say how to build their data and model: give federation= and model=")
+        parts = []
+        for name, results in self.methods.items():
+            for r in results:
+                own = measured_on(r, self.federation)
+                asked = replace(r, source={"model": self.model[name], "data": own}.__getitem__)
+                rows = asked.evaluate(metrics=self.metrics, together=True)
+                parts.append(rows.assign(method=name, seed=seed_of(r), split=split_of(r)))
+        return pd.concat(parts, ignore_index=True)
+
+    @property
+    def metrics_table(self) -> Table | None:
+        """The metrics asked for, as they are shown."""
+        if self.metrics is None:
+            return None
+        return metric_scores.table(self.table, self.metrics, self.over, self.sets)
 
     def personalized(self, folder: str | Path | None = None, **how: Any) -> Comparison:
         """The comparison with each run's models personalised (`fedbc.personalize`), for `advice` and the page.
@@ -119,7 +165,7 @@ class Comparison:
         federation, model = self.federation, self.model
         found = {}
         for name, results in self.methods.items():
-            places = [None if folder is None else Path(folder) / f"{name}-seed-{seed_of(r)}" for r in results]
+            places = [None if folder is None else Path(folder) / _place(name, r) for r in results]
             found[name] = [
                 personalize(result, model[name], federation, checkpoint=place, **how)
                 for result, place in zip(results, places, strict=True)
@@ -132,7 +178,12 @@ class Comparison:
         test set, the paired difference between the last and z, and what to use. Personalises, if that was not done."""
         if not self.personal:
             return self.personalized().advice
-        parts = [advice_of(runs).assign(method=name) for name, runs in self.personal.items()]
+        parts = []
+        for name, runs in self.personal.items():
+            examples = None
+            if self.federation is not None:
+                examples = [measured_examples(self.federation, r.spec["run"]) for r in self.methods[name]]
+            parts.append(advice_of(runs, examples).assign(method=name))
         frame = pd.concat(parts, ignore_index=True)
         return frame[["method", *(c for c in frame.columns if c != "method")]]
 
@@ -158,7 +209,7 @@ class Comparison:
 
     @cached_property
     def devices(self) -> pd.DataFrame:
-        """One row per method, seed and device: scores after the last round, duals, drift, shares in the mean."""
+        """One row per method, run and device: scores after the last round, duals, drift, shares in the mean."""
         from fedbc.reports.device_rows import Scorers, device_rows
 
         scorers = Scorers(self.model or {})
@@ -166,9 +217,14 @@ class Comparison:
         for name, results in self.methods.items():
             for r in results:
                 own = measured_on(r, self.federation) if self.federation is not None else None
-                parts.append(device_rows(r, own, scorers.of(name, own)).assign(method=name, seed=seed_of(r)))
+                parts.append(
+                    device_rows(r, own, scorers.of(name, own)).assign(method=name, seed=seed_of(r), split=split_of(r))
+                )
         frame = pd.concat(parts, ignore_index=True)
-        return frame[["method", "seed", *(c for c in frame.columns if c not in ("method", "seed"))]]
+        first = metric_scores.RUN
+        if self.metrics is not None:
+            frame = frame.merge(metric_scores.of_devices(self._measured, self.metrics), on=[*first, "device"])
+        return frame[[*first, *(c for c in frame.columns if c not in first)]]
 
     def page(self) -> Page:
         """The whole comparison as a page."""
@@ -207,6 +263,12 @@ class Comparison:
         return notebook_html(self)
 
 
+def _place(name: str, result: Result) -> str:
+    """The folder of a run's personalisation."""
+    split = f"-split-{split_of(result)}" if split_of(result) else ""
+    return f"{name}-seed-{seed_of(result)}{split}"
+
+
 def _spread_of(column: Column) -> str | None:
     """Wall times vary with what else the machine does, which is of no interest."""
     return None if column.key == "seconds" else f"{column.key}_std"
@@ -218,16 +280,19 @@ def compare(
     federation: Federation | None = None,
     model: Model | None = None,
     any_rounds: bool = False,
+    metrics: Metrics | None = None,
 ) -> Comparison:
     """Compare runs of several methods on one federation.
 
     Runs that diverged are left out, and said to be.
 
     results: for each method its result, or several with different seeds; or a plain list, whose runs are put together
-        where they differ in nothing but the seed. A folder's path stands for the run in it.
+        where they differ in nothing but the seed and the split. A folder's path stands for the run in it.
     federation, model: what the runs were made with. Needed for accuracies of single devices and the partition's
         picture where the runs' specifications do not say how to build them, as with your own data.
     any_rounds: whether runs of unequal length may be compared.
+    metrics: names of `fedbc.metrics`, such as ["balanced_accuracy", "auc"], or functions of one's own, of true labels
+        and predictions, by their names: shown beside the usual scores, of each device and of all.
     """
     if isinstance(results, Mapping):
         methods = {str(name): _loaded(given) for name, given in results.items()}
@@ -236,7 +301,7 @@ def compare(
         methods = grouped([r for r in loaded if r.diverged is None])
         for result in loaded:
             if result.diverged is not None:  # its rounds are of no account: it goes by its algorithm's name
-                methods.setdefault(_absent(result, methods), []).append(result)
+                methods.setdefault(absent_name(result, methods), []).append(result)
     if not methods or not all(methods.values()):
         raise InputError("results is not accepted: give at least one result for each method")
     methods, failures = comparable.without_diverged(methods)
@@ -249,7 +314,10 @@ def compare(
             comparable.check_fits(model, rs[0], name)
     built = federation if federation is not None else built_part(runs[0], "data")
     models = dict.fromkeys(methods, model) if model is not None else built_models(methods)
-    return Comparison(methods, built, models, failures)
+    several = models.values() if models else ()
+    for wanted in several:
+        metric_scores.check(metrics, classes=wanted.correct is not None)
+    return Comparison(methods, built, models, failures, metrics=metrics or None)
 
 
 ACCURACIES = ("global_accuracy", "local_accuracy")
@@ -276,6 +344,8 @@ def run_comparison(
     folder: str | Path,
     *,
     seeds: int = 1,
+    splits: int = 1,
+    metrics: Metrics | None = None,
     workers: int | None = None,
     ray: str | None = None,
     quiet: bool = False,
@@ -285,17 +355,25 @@ def run_comparison(
     specs: one specification per method, by the name to show.
     folder: where the runs are kept; what is finished there is used again, what was begun goes on.
     seeds: how many, from each specification's own on.
+    splits: over how many divisions of each device's examples into training and test sets: the one that the data come
+        with, and others, drawn anew; each is run with every seed.
+    metrics: as for `fedbc.compare`.
     workers, ray, quiet: as in `fedbc.sweep`.
     """
     checks.integer("seeds", seeds, at_least=1)
+    checks.integer("splits", splits, at_least=1)
     if workers is not None:
         checks.integer("workers", workers, at_least=1)
     target = Path(folder)
     first = next(iter(specs.values()))
     federation, model = first.build_part("data"), first.build_part("model")
+    metric_scores.check(metrics, classes=model.correct is not None)
     for spec in specs.values():
-        spec.check(spec.build_part("algorithm"), model, federation)
-    methods = {name: [spec.with_seed(spec.seed + i) for i in range(seeds)] for name, spec in specs.items()}
+        spec.with_split(spec.split + splits - 1).check(spec.build_part("algorithm"), model, federation)
+    methods = {
+        name: [spec.with_seed(spec.seed + i).with_split(spec.split + k) for k in range(splits) for i in range(seeds)]
+        for name, spec in specs.items()
+    }
     if not is_comparison(target):
         storage.refuse_existing(target)
         _mark(target, None)
@@ -307,81 +385,12 @@ def run_comparison(
     if not results:
         raise InputError(f"no run came to its end, so there is nothing to compare: {failures[0]}")
     comparable.check_comparable(results)
-    return Comparison(results, federation, dict.fromkeys(results, model), failures)
+    return Comparison(results, federation, dict.fromkeys(results, model), failures, metrics=metrics or None)
 
 
 def _loaded(given: Given | Sequence[Given]) -> list[Result]:
     several = [given] if isinstance(given, Result | str | Path) else list(given)
     return [g if isinstance(g, Result) else load(g) for g in several]
-
-
-def _absent(result: Result, taken: Mapping[str, object]) -> str:
-    name = str(result.spec.get("algorithm", {}).get("name", "a run"))
-    return f"{name}, another run" if name in taken else name
-
-
-def grouped(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Results that differ in nothing but their seed, under a name that says how each group differs from the others.
-
-    A run that is there twice counts once.
-    """
-    groups: dict[str, dict[int, Result]] = {}
-    for result in results:
-        key = json.dumps(settings_of(result), sort_keys=True, default=str)
-        groups.setdefault(key, {}).setdefault(seed_of(result), result)
-    names = _labels([settings_of(next(iter(group.values()))) for group in groups.values()])
-    return {name: list(group.values()) for name, group in zip(names, groups.values(), strict=True)}
-
-
-def settings_of(result: Result) -> dict[str, Any]:
-    """What makes a method: everything in the specification but data, seed, lanes and versions, as one flat table.
-
-    A model of one's own is known by its file's content and name, not by where it lies.
-    """
-    found = {
-        f"{part}.{key}": value
-        for part in ("algorithm", "model", "run")
-        for key, value in result.spec.get(part, {}).items()
-        if (part, key) not in (("run", "seed"), ("run", "lanes"))
-    }
-    if found.get("model.file"):
-        found["model.file"] = Path(found["model.file"]).name
-    return found
-
-
-def _labels(settings: list[dict[str, Any]]) -> list[str]:
-    """The algorithms' names; where several groups share one, with the values in which these differ."""
-    algorithms = [str(s["algorithm.name"]) for s in settings]
-    labels = []
-    for own, algorithm in zip(settings, algorithms, strict=True):
-        same = [s for s, a in zip(settings, algorithms, strict=True) if a == algorithm]
-        keys = [k for k in own if len({str(s.get(k)) for s in same}) > 1]
-        if len({str(s.get("model.file")) for s in same}) == len(same):  # the names of the models' files tell enough
-            keys = [k for k in keys if k != "model.checksum"]
-        labels.append(", ".join([algorithm, *(_value_said(k, own[k]) for k in keys)]))
-    return labels
-
-
-def _value_said(key: str, value: Any) -> str:
-    """An argument and its value, in a method's name."""
-    name = key.split(".", 1)[1]
-    if key == "model.file":
-        return str(value)
-    if key == "model.arguments":
-        return ", ".join(f"{k} {v}" for k, v in value.items()) if value else "without arguments"
-    return f"{name} {value[:8] if key == 'model.checksum' else value}"
-
-
-def built_models(methods: Mapping[str, Sequence[Result]]) -> dict[str, Model] | None:
-    """The model of each method, the same object where they have the same; None if one cannot be built."""
-    known: dict[str, Any] = {}
-    models = {}
-    for name, results in methods.items():
-        key = json.dumps(results[0].spec.get("model"), sort_keys=True, default=str)
-        if key not in known:
-            known[key] = built_part(results[0], "model")
-        models[name] = known[key]
-    return None if any(m is None for m in models.values()) else models
 
 
 def finite(values: Any) -> np.ndarray:

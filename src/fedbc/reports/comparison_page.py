@@ -14,9 +14,9 @@ import fedbc
 from fedbc import storage
 from fedbc.personalization import MODELS, sentence
 from fedbc.reports import constraint_and_weights, curves_over_rounds, spread_over_devices
-from fedbc.reports.advice_page import HEADINGS, advice_chart, advice_table
+from fedbc.reports.advice_page import HEADINGS, advice_chart, advice_table, models_chart
 from fedbc.reports.charts import Chart
-from fedbc.reports.comparable import seed_of
+from fedbc.reports.comparable import seed_of, split_of
 from fedbc.reports.comparison import Comparison
 from fedbc.reports.marks import DEVICE, HIDDEN, colour_places, listed
 from fedbc.reports.page import Page, Pick, Prose, Section, Toggles
@@ -28,14 +28,14 @@ NO_DATA = (
     "The runs' specifications do not say how to build their data and model, so there are no scores of single "
     "devices and no picture of the partition; fedbc.compare(..., federation=..., model=...) takes them."
 )
-SEEDS = "bold: a running mean over rounds, and over seeds; the band: one standard deviation over seeds."
+RUNS = "bold: a running mean over rounds, and over {0}; the band: one standard deviation over {0}."
 
 
 def page(comparison: Comparison) -> Page:
     """All of it."""
     shown = spread_over_devices.shown_devices(comparison)
     sections = [
-        Section("summary", "In numbers", [comparison.summary, *_failures(comparison)]),
+        Section("summary", "In numbers", [comparison.summary, *_metrics(comparison), *_failures(comparison)]),
         Section("curves", "Over the rounds", _curves(comparison)),
         Section("devices", "Device by device", _devices(comparison)),
         Section("advice", "Which model for which device", _advice(comparison)),
@@ -86,10 +86,11 @@ def _data_name(comparison: Comparison) -> str:
 
 
 def _what(comparison: Comparison) -> str:
-    counts = sorted({len(rs) for rs in comparison.methods.values()})
+    counts = sorted(set(comparison.table["seeds"]))
+    splits = f", {comparison.table['splits'].max()} splits of the data" if "splits" in comparison.over else ""
     seeds = "one seed" if counts == [1] else f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} or more seeds"
     devices = f"{comparison.federation.devices} devices, " if comparison.federation is not None else ""
-    return f"{devices}{comparison.runs['rounds'].max()} rounds, {seeds} a method."
+    return f"{devices}{comparison.runs['rounds'].max()} rounds, {seeds} a method{splits}."
 
 
 def _advice(comparison: Comparison) -> list[Part]:
@@ -100,10 +101,9 @@ def _advice(comparison: Comparison) -> list[Part]:
     for name in comparison.personal:
         own = comparison.advice[comparison.advice["method"] == name].reset_index(drop=True)
         suffix = re.sub(r"[^a-z0-9]+", "-", name.lower())
-        chart = advice_chart(own)
         parts.append(Prose(f"From the global model of {name}: {sentence(own)}"))
-        if chart is not None:
-            parts.append(replace(chart, name=f"advice-{suffix}", title=f"{chart.title}: {name}"))
+        charts = [chart for chart in (advice_chart(own), models_chart(own)) if chart is not None]
+        parts += [replace(c, name=f"{c.name}-{suffix}", title=f"{c.title}: {name}") for c in charts]
         table = advice_table(own)
         parts.append(replace(table, name=f"advice-{suffix}", title=f"{table.title}: {name}"))
     return parts
@@ -123,6 +123,10 @@ def _personal_table(comparison: Comparison) -> Table:
     return Table("personal", "Models for devices, by method", frame, columns, caption)
 
 
+def _metrics(comparison: Comparison) -> list[Part]:
+    return [] if comparison.metrics_table is None else [comparison.metrics_table]
+
+
 def _failures(comparison: Comparison) -> list[Part]:
     return [Prose(f"Missing: {words}") for words in comparison.failures]
 
@@ -130,7 +134,7 @@ def _failures(comparison: Comparison) -> list[Part]:
 def _curves(comparison: Comparison) -> list[Part]:
     trade = spread_over_devices.tradeoff(comparison)
     return [
-        Prose(f"Faint: the measured rounds; {SEEDS}", soft=True),
+        Prose(f"Faint: the measured rounds; {RUNS.format(comparison.over)}", soft=True),
         *([trade] if trade is not None else []),
         *curves_over_rounds.curves(comparison),
     ]
@@ -142,7 +146,8 @@ def _devices(comparison: Comparison) -> list[Part]:
         known = comparison.federation is not None and comparison.model is not None
         return [Prose("No device has test data." if known else NO_DATA, soft=True)]
     said = (
-        "After the last round, mean over seeds; a flatter curve is a fairer method. Devices are sorted for each method."
+        f"After the last round, mean over {comparison.over}; a flatter curve is a fairer method. Devices are sorted "
+        "for each method."
     )
     return [Prose(said, soft=True), *charts]
 
@@ -167,13 +172,13 @@ def _constraint_table(comparison: Comparison) -> Table | None:
     out = []
     for name in rows["method"].unique():
         own = rows[rows["method"] == name]
-        seeds = own["seed"].nunique()
-        states = {s: (own["constraint"] == s).sum() / seeds for s in ("inside", "at it", "beyond")}
+        runs = len(own[["seed", "split"]].drop_duplicates())
+        states = {s: (own["constraint"] == s).sum() / runs for s in ("inside", "at it", "beyond")}
         violation = (own["drift"] - own["tolerance"]).clip(lower=0).mean()
         out.append({"method": name, **states, "violation": violation})
     columns = [Column("method", "method"), *(Column(s, f"devices {s}", 1) for s in ("inside", "at it", "beyond"))]
     columns.append(Column("violation", "violation max(0, ‖xᵢ − z‖² − γᵢ), mean", 4))
-    caption = "When each device last took part, mean over seeds; at it: within 5 % of the tolerance."
+    caption = f"When each device last took part, mean over {comparison.over}; at it: within 5 % of the tolerance."
     return Table("constraint", "Who is at the constraint", pd.DataFrame(out), columns, caption)
 
 
@@ -211,7 +216,8 @@ def _flat(comparison: Comparison, name: str) -> dict[str, str]:
     results = comparison.methods[name]
     first = results[0].spec
     flat = {f"{part} {key}": _words(value) for part, table in first.items() for key, value in table.items()}
-    return flat | {"run seed": _words(sorted(seed_of(r) for r in results))}
+    kept = {name: sorted({of(r) for r in results}) for name, of in (("seed", seed_of), ("resplit", split_of))}
+    return flat | {f"run {name}": _words(values) for name, values in kept.items()}
 
 
 def _words(value: Any) -> str:

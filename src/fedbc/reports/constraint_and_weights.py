@@ -62,7 +62,7 @@ def constraint(comparison: Comparison, shown: np.ndarray) -> Chart | None:
     rows = rows[rows["device"].isin(shown) & np.isfinite(rows["tolerance"]) & np.isfinite(rows["drift"])]
     if rows.empty:
         return None
-    keep = ["method", "seed", "device", "tolerance", "drift", "multiplier", "constraint"]
+    keep = ["method", "seed", "split", "device", "tolerance", "drift", "multiplier", "constraint"]
     counts = rows.groupby("method", sort=False)["constraint"].value_counts(normalize=True)
     words = listed(
         f"{100 * counts.get((name, 'beyond'), 0):.0f} % of the devices beyond and "
@@ -90,7 +90,7 @@ def _many_tolerances(comparison: Comparison, rows: pd.DataFrame) -> Any:
 
 def _one_tolerance(comparison: Comparison, rows: pd.DataFrame) -> Any:
     """Where a method has the same gamma for all: devices sorted by drift, and a line at gamma."""
-    rows = rows.assign(place=rows.groupby(["method", "seed"])["drift"].rank(method="first").astype(int))
+    rows = rows.assign(place=rows.groupby(["method", "seed", "split"])["drift"].rank(method="first").astype(int))
     x = alt.X("place:Q", title="devices, by drift", axis=alt.Axis(format="d", tickMinStep=1))
     y = alt.Y("drift:Q", title=DRIFT, scale=alt.Scale(type="sqrt", nice=True))
     gammas = rows.drop_duplicates("method")[["method", "tolerance"]]

@@ -10,7 +10,7 @@ import pandas as pd
 
 from fedbc.drawing import running_mean
 from fedbc.reports.charts import Chart
-from fedbc.reports.comparable import seed_of
+from fedbc.reports.comparable import seed_of, split_of
 from fedbc.reports.comparison import Comparison, finite
 from fedbc.reports.marks import DEVICE, by_method, listed, picked, slim, with_parameters
 from fedbc.simulation.metrics import TEST_LOSSES
@@ -58,7 +58,7 @@ def curve(comparison: Comparison, column: str, title: str, axis: str, factor: fl
     bold = base.mark_line(strokeWidth=2).encode(y=alt.Y("value:Q", title=axis, scale=scale))
     near = alt.selection_point(name="near", on="pointerover", nearest=True, empty=False, clear="pointerout")
     tips = [alt.Tooltip("method:N"), alt.Tooltip("round:Q"), alt.Tooltip("value:Q", title=title, format=".4")]
-    tips += [alt.Tooltip("spread:Q", title="± over seeds", format=".2")]
+    tips += [alt.Tooltip("spread:Q", title=f"± over {comparison.over}", format=".2")]
     points = (
         base.mark_point(filled=True, size=70)
         .encode(y="value:Q", opacity=alt.condition(near, alt.value(1), alt.value(0)), tooltip=tips)
@@ -120,7 +120,7 @@ def _curve_rows(comparison: Comparison, name: str, column: str, factor: float) -
     seeds = {}
     for result in comparison.methods[name]:
         if column in result.history:
-            seeds[seed_of(result)] = result.history.set_index("round")[column].dropna() * factor
+            seeds[seed_of(result), split_of(result)] = result.history.set_index("round")[column].dropna() * factor
     measured = pd.DataFrame(seeds)
     if measured.empty:
         return pd.DataFrame()

@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 
 from fedbc import runtime, storage
+from fedbc.algorithms.finetune import FineTune
 from fedbc.data.federation import Federation
 from fedbc.models.base import Model
 from fedbc.simulation import batches
-from fedbc.simulation.evaluation import GlobalModelAtHome
+from fedbc.simulation.evaluation import GlobalModelAtHome, TunedModels
 from fedbc.simulation.lanes import Lanes
 from fedbc.simulation.result import Result
 from fedbc.simulation.scoring import Scorer, StoredModels, Sums
@@ -67,7 +68,7 @@ class DeviceScores:
     """Scores finished runs of one model device by device; compiled once for all of them."""
 
     def __init__(self, federation: Federation, model: Model) -> None:
-        self.federation, self.has_accuracy = federation, model.correct is not None
+        self.federation, self.model, self.has_accuracy = federation, model, model.correct is not None
         self.like = jax.eval_shape(model.init, jax.random.key(0))
         self.lanes = Lanes(min(runtime.default_lanes(), federation.devices))
         self.data = self.lanes.put(batches.host_data(federation.test, federation.shared))
@@ -90,6 +91,22 @@ class DeviceScores:
         if self.z_at_home is not None:
             columns = self._columns("global", self.z_at_home(devices, z, self.data, self.data))
         return columns | self._columns("local", self.of_stored(devices, z, self.data, self.data))
+
+    def tuned(self, result: Result, how: FineTune) -> np.ndarray:
+        """The accuracy of each device's model after fine-tuning, as a run measures it in its last round."""
+        z = self.lanes.put(storage.restored(self.like, storage.named(result.global_model)))
+        self.stored.put(storage.restored(self.like, storage.named(result.participants_models)), result.participants)
+        adapted = TunedModels(
+            how,
+            self.model,
+            self.federation,
+            self.stored if how.of == "local" else None,
+            int(result.spec["run"].get("seed", 0)),
+        )
+        split = self.federation.train if how.on == "train" else self.federation.test
+        adapt_to = self.lanes.put(batches.host_data(split, self.federation.shared))
+        devices = np.arange(self.federation.devices)
+        return self.scorer.own(adapted)(devices, z, self.data, adapt_to).accuracy
 
     def _columns(self, whose: str, sums: Sums) -> dict[str, np.ndarray]:
         loss = {f"{whose}_test_loss": sums.mean_loss}

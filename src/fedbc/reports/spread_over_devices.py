@@ -40,7 +40,7 @@ def tradeoff(comparison: Comparison) -> Chart | None:
     table = comparison.table
     if not set(columns) <= set(table.columns) or table[columns].isna().all().any():
         return None
-    runs = comparison.runs[["method", "seed", *columns]].copy()
+    runs = comparison.runs[["method", "seed", "split", *columns]].copy()
     runs[columns] *= factor
     means = table[["method", "seeds", *columns, *(f"{c}_std" for c in columns)]].copy()
     means[[c for c in means.columns if c not in ("method", "seeds")]] *= factor
@@ -52,7 +52,7 @@ def tradeoff(comparison: Comparison) -> Chart | None:
     x = alt.X(f"{across}:Q", title=f"global {what}{percent} (better {better[0]})", scale=CLOSE, axis=FEW)
     y = alt.Y(f"{up}:Q", title=f"local {what}{percent} (better {better[1]})", scale=CLOSE, axis=FEW)
     colour = by_method(comparison.algorithms)
-    tips = ["method:N", "seed:N", *(alt.Tooltip(f"{c}:Q", format=digits) for c in columns)]
+    tips = ["method:N", "seed:N", "split:N", *(alt.Tooltip(f"{c}:Q", format=digits) for c in columns)]
     seeds = alt.Chart(slim(runs)).mark_point(filled=True, size=35, opacity=0.5)
     tips_of_mean = ["method:N", "seeds:Q", *(alt.Tooltip(f"{c}:Q", format=digits) for c in columns)]
     base = alt.Chart(slim(means))
@@ -65,7 +65,7 @@ def tradeoff(comparison: Comparison) -> Chart | None:
     rows = means.to_dict("records")
     words = listed(f"{r['method']} at {r[across]:.3g}{unit} global and {r[up]:.3g}{unit} local" for r in rows)
     said = f"Methods by global and local {what}: {words}."
-    caption = "Small: a seed. Large: their mean, with lines of one standard deviation."
+    caption = "Small: a run. Large: their mean, with lines of one standard deviation."
     return Chart("tradeoff", "The trade-off", chart, said, caption)
 
 

@@ -32,9 +32,7 @@ def load(path: str | Path, *, model: Model | None = None, data: Federation | Non
             raise InputError(
                 f"{path} does not say how to build its {which} ({error}): give it by fedbc.load(folder, {which}=...)"
             ) from None
-        run = result.spec.get("run", {})
         # What a run was measured on while it chose: its test sets are still nobody's.
-        held_out = which == "data" and run.get("validation") is not None
-        return data_sets.held_out(built, run["validation"], run["seed"]) if held_out else built
+        return data_sets.of_run(built, result.spec.get("run", {})) if which == "data" else built
 
     return replace(result, source=part)

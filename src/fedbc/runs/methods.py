@@ -28,7 +28,8 @@ class MethodRuns:
     def folder_of(self, spec: RunSpec) -> RunFolder:
         """Where a specification's run is kept: the name is for people, the identity tells it from all others."""
         known = self._known.get(spec.identity)
-        name = f"{spec.algorithm['name']}-seed-{spec.seed}-{spec.identity[:8]}"
+        split = f"-split-{spec.split}" if spec.split else ""
+        name = f"{spec.algorithm['name']}-seed-{spec.seed}{split}-{spec.identity[:8]}"
         return known if known is not None else RunFolder(self.parent / name)
 
     @functools.cached_property
@@ -67,7 +68,8 @@ class MethodRuns:
         for line in do_jobs(jobs_of(todo, work), workers=workers, ray=ray, done=len(specs) - len(todo)):
             if "error" in line:
                 spec = line["spec"]
-                failures.append(f"{spec['algorithm']['name']}, seed {spec['run']['seed']}: {line['error']}")
+                split = f", split {spec['run']['resplit']}" if spec["run"].get("resplit") else ""
+                failures.append(f"{spec['algorithm']['name']}, seed {spec['run']['seed']}{split}: {line['error']}")
                 say(failures[-1])
         return failures
 

@@ -168,6 +168,15 @@ class RunSpec:
         """The same run with another seed."""
         return dataclasses.replace(self, run={**self.run, "seed": seed})
 
+    def with_split(self, split: int) -> RunSpec:
+        """The same run on another division of the devices' examples into training and test sets."""
+        return dataclasses.replace(self, run={**self.run, "resplit": split})
+
+    @property
+    def split(self) -> int:
+        """Which division that is."""
+        return int(self.run.get("resplit", RUN_OPTIONS["resplit"].default))
+
     @property
     def seed(self) -> int:
         """The run's seed."""

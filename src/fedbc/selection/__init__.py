@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from fedbc.selection.balance import Calibrated, calibrate
-from fedbc.selection.calibration import REFERENCES
+from fedbc.selection.calibration import CONTROLS, OTHERS, with_tuning
+from fedbc.selection.candidates import Gives
 from fedbc.selection.search import Tuned, tune
 from fedbc.selection.study import PRUNERS, SAMPLERS
 
@@ -11,24 +12,26 @@ if TYPE_CHECKING:
     from fedbc.reports import Table
 
 __all__ = [
+    "CONTROLS",
+    "OTHERS",
     "PRUNERS",
-    "REFERENCES",
     "SAMPLERS",
     "Calibrated",
+    "Gives",
     "Tuned",
     "calibrate",
     "calibration_tables",
     "trials_table",
     "tune",
+    "with_tuning",
 ]
 
 
 def calibration_tables(calibrated: Calibrated) -> "list[Table]":
-    """The settings of a calibration, and the methods beside them, as tables to show."""
+    """All candidates of a calibration, and what each device gets by the recommended one, as tables to show."""
     from fedbc.selection import calibration_report as report
 
-    found = [report.settings_table(calibrated.outcome, brief=True)]
-    return [*found, report.references_table(calibrated.outcome)] if len(calibrated.outcome.references) else found
+    return [report.candidates_table(calibrated.outcome, brief=True), report.devices_table(calibrated.outcome)]
 
 
 def trials_table(tuned: Tuned, best: int = 10) -> "Table":

@@ -1,20 +1,22 @@
-"""What `fedbc calibrate` shows: sentences, tables, and the front as a page and as figures."""
+"""What `fedbc calibrate` shows: sentences, tables, and the page; `calibration_charts` draws."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
-from fedbc.drawing import GREY
-from fedbc.reports import Chart, Code, Column, Page, Prose, Section, Table, Toggles
+from fedbc.personalization import mean_interval
+from fedbc.reports import Code, Column, Page, Prose, Section, Table, Toggles, marks
 from fedbc.runs import RunSpec
-from fedbc.selection.calibration import REFERENCES, STARTS, Outcome
+from fedbc.selection.calibration import FEDBC, WITHOUT_Z, Setting
+from fedbc.selection.calibration_charts import algorithms, charts
+from fedbc.selection.candidates import Candidate, Gives, Outcome
 
 GLOBAL = "z on all devices' validation sets"
-LOCAL = "each xᵢ on its own validation set, mean over devices"
+LOCAL = "each device's model on its own validation set, mean over devices"
+OFTEN = 0.05
+"""A candidate chosen in fewer of the draws is not worth a word."""
+MOST_NAMED = 4
 
 
 def preference(weight: float) -> str:
@@ -24,47 +26,104 @@ def preference(weight: float) -> str:
 
 
 def sentences(outcome: Outcome) -> list[str]:
-    """The recommendation, how sure it is, and how the reference methods compare."""
-    best, frame, seeds = outcome.best, outcome.settings, outcome.seeds
+    """The recommendation, what each device gets by it, how sure it is, and how FedBC's own settings compare."""
+    best, seeds = outcome.best, outcome.seeds
     over = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     said = [
-        f"Recommended for {preference(outcome.weight)}: {best['setting']}, with global accuracy "
+        f"Recommended for {preference(outcome.weight)}: {best['candidate']}, with global accuracy "
         f"{percent(best['global'], best['global_std'])} and local accuracy "
-        f"{percent(best['local'], best['local_std'])} ({over}, on validation data)."
+        f"{percent(best['local'], best['local_std'])} ({over}, on validation data).",
+        f"{what_devices_get(outcome.chosen)} {_gain(outcome)}",
+        _how_sure(outcome),
+        _behind(outcome),
+        _fedbc(outcome),
     ]
-    others = frame.drop(index=outcome.at).sort_values("chosen_share", ascending=False)
-    rivals = [f"{r['setting']} ({r['chosen_share']:.0%})" for _, r in others.iterrows() if r["chosen_share"] >= 0.05]
-    if seeds == 1:
-        said.append("With one seed nothing can be said about how sure this is: give --seeds 3 or more.")
-    elif rivals:
-        said.append(
-            f"Drawn again from these seeds, the choice is the same in {best['chosen_share']:.0%} of the draws; "
-            f"otherwise mostly {', '.join(rivals[:3])}."
-        )
-    else:
-        said.append(f"Drawn again from these seeds, the choice is the same in {best['chosen_share']:.0%} of the draws.")
-    said.append(_compared(outcome))
-    failed = frame[frame["failed"] > 0]
-    if len(failed):
-        said.append(f"Not choosable, because a run failed: {', '.join(failed['setting'])}.")
+    if outcome.absent:
+        said.append(f"Not choosable, because a run failed: {'; '.join(outcome.absent)}.")
     return [s for s in said if s]
 
 
-def _compared(outcome: Outcome) -> str:
-    from fedbc.reports import marks
+def what_devices_get(chosen: Candidate) -> str:
+    """In plain words."""
+    setting = chosen.setting
+    trained = f" ({setting.gamma}, local training {_start(setting)})" if setting.start else ""
+    z = f"The common model is {setting.method}'s z{trained}."
+    if chosen.gives is Gives.PERSONAL:
+        return (
+            f"{z} Each device personalises it on its own data, and nothing of that leaves the device: it chooses "
+            "between z, models near z and a model of its own, by examples that it does not train on "
+            "(fedbc personalize, after the run)."
+        )
+    if chosen.gives is Gives.TUNED:
+        how = setting.spec.settings()[1].fine_tune or setting.spec.build_part("algorithm").fine_tune()
+        steps = f"{how.steps} step{'s'[: how.steps - 1]}"
+        return f"{z} Each device gets {'z' if how.of == 'global' else 'its own x_i'} after {steps} on its own data."
+    if setting.spec.algorithm["name"] in WITHOUT_Z:
+        return "Each device trains a model of its own, on its own data alone; there is no common model worth the name."
+    return f"{z} Each device gets its own model, as {setting.method} trains it beside z."
 
-    best, refs = outcome.best, outcome.references
-    if refs.empty:
-        return ""
-    beaten_by = refs[(refs["global"] >= best["global"]) & (refs["local"] > best["local"])
-                     | (refs["global"] > best["global"]) & (refs["local"] >= best["local"])]  # fmt: skip
-    beats = refs[(refs["global"] <= best["global"]) & (refs["local"] <= best["local"])]
-    if len(beaten_by):
-        return f"Better than it in both: {marks.listed(beaten_by['method'])}."
-    better = (
-        f"It is better than {marks.listed(beats['method'])} in both, and" if len(beats) else "Of the reference methods"
+
+def _start(setting: Setting) -> str:
+    return {"global": "from z", "local": "from x_i"}[setting.start]
+
+
+def _gain(outcome: Outcome) -> str:
+    """How many devices the recommended model serves better than z."""
+    known = outcome.devices[outcome.devices["difference"].notna()]
+    if known.empty:
+        return "No device has validation examples."
+    better, worse = (known["difference"] > 0).sum(), (known["difference"] < 0).sum()
+    mean = mean_interval(known["difference"].to_numpy())
+    clear = "" if mean.is_clear else ", no clear difference"
+    return (
+        f"On their validation examples that is better than z for {better} of {len(known)} devices, worse for {worse} "
+        f"and the same for {len(known) - better - worse}; on the mean over devices {100 * mean.mean:+.1f} points (95 % "
+        f"interval {100 * mean.low:+.1f} to {100 * mean.high:+.1f}{clear}). For a single device with few examples a "
+        "difference of some points is chance."
     )
-    return f"{better} none of {'them' if not len(beats) else 'the reference methods'} is better in both."
+
+
+def _how_sure(outcome: Outcome) -> str:
+    if outcome.seeds == 1:
+        return "With one seed nothing can be said about how sure this is: give --seeds 3 or more."
+    others = outcome.candidates.drop(index=outcome.at).sort_values("chosen_share", ascending=False)
+    rivals = [f"{r['candidate']} ({r['chosen_share']:.0%})" for _, r in others.iterrows() if r["chosen_share"] >= OFTEN]
+    same = f"Drawn again from these seeds, the choice is the same in {outcome.best['chosen_share']:.0%} of the draws"
+    return f"{same}; otherwise mostly {', '.join(rivals[:3])}." if rivals else f"{same}."
+
+
+def _behind(outcome: Outcome) -> str:
+    """Which candidates cannot be told from the recommended one, by the error from seeds and finite validation sets."""
+    others = outcome.candidates.drop(index=outcome.at).sort_values("behind")
+    if outcome.seeds == 1 or others.empty:
+        return ""
+    near = others[others["verdict"] == "no clear difference"]
+    if near.empty:
+        return "All others are clearly behind, beyond the error from seeds and finite validation sets."
+    named = [f"{r['candidate']} ({_points(r)})" for _, r in near.head(MOST_NAMED).iterrows()]
+    more = f" and {len(near) - len(named)} more" if len(near) > len(named) else ""
+    return (
+        f"No clear difference, by the error from seeds and finite validation sets, to {', '.join(named)}{more}; "
+        f"{len(others) - len(near)} of {len(others)} others are clearly behind (weighted points behind it, ± error)."
+    )
+
+
+def _fedbc(outcome: Outcome) -> str:
+    """How FedBC's own models fare, where something else is recommended."""
+    frame = outcome.candidates
+    own = frame[(frame["method"] == FEDBC) & (frame["gives"] == str(Gives.OWN))]
+    if own.empty or outcome.at in own.index:
+        return ""
+    best = own.iloc[int(own["score"].to_numpy().argmax())]
+    clear = "" if outcome.seeds == 1 else f", {best['verdict']}"
+    return (
+        f"The best of FedBC's settings with its own x_i is {best['candidate']}: {_points(best)} points behind{clear}."
+    )
+
+
+def _points(row: Any) -> str:
+    behind, error = float(row["behind"]), float(row["behind_error"])
+    return f"{100 * behind:.1f}" + ("" if math.isnan(error) else f" ± {100 * error:.1f}")
 
 
 def percent(mean: float, spread: float) -> str:
@@ -72,230 +131,69 @@ def percent(mean: float, spread: float) -> str:
     return f"{100 * mean:.1f} %" if math.isnan(spread) else f"{100 * mean:.1f} ± {100 * spread:.1f} %"
 
 
-def settings_table(outcome: Outcome, *, brief: bool = False) -> Table:
-    """All settings, with their place; brief for the width of a terminal."""
-    frame = outcome.settings.drop(columns=["scores"]).copy()
-    frame["mark"] = ["recommended" if i == outcome.at else "front" if f else "" for i, f in frame["front"].items()]
+def candidates_table(outcome: Outcome, *, brief: bool = False) -> Table:
+    """All candidates, with their place; brief for the width of a terminal."""
+    frame = outcome.candidates.copy()
+    word = "best" if brief else "recommended"
+    frame["mark"] = [word if i == outcome.at else "front" if f else "" for i, f in frame["front"].items()]
+    frame = frame.sort_values("score", ascending=False, kind="stable")
     columns = [
-        Column("setting", "setting"),
+        Column("candidate", "candidate"),
         Column("mark", ""),
         Column("global", "global\naccuracy %", 1, "global_std", 100),
         Column("local", "local\naccuracy %", 1, "local_std", 100),
-        Column("chosen_share", "chosen in\n% of draws", 0, factor=100),
+        Column("behind", "behind,\npoints", 1, "behind_error", 100),
     ]
-    columns += (
-        []
-        if brief
-        else [
+    if not brief:
+        columns += [
+            Column("verdict", "verdict"),
+            Column("chosen_share", "chosen in % of draws", 0, factor=100),
             Column("score", "weighted %", 1, factor=100),
             Column("front_share", "on the front in % of draws", 0, factor=100),
-            Column("drift", "median drift", 4),
-            Column("failed", "failed runs", 0),
         ]
+    caption = (
+        "Means ± standard deviations over seeds, on validation data. Behind: by weighted accuracy, ± the error from "
+        "seeds and finite validation sets; draws: the seeds resampled with replacement."
     )
-    caption = "Means ± standard deviations over seeds, on validation data; draws: the seeds resampled with replacement."
-    return Table("settings", "FedBC's settings", frame, columns, caption)
+    return Table("candidates", "What can be had", frame, columns, caption)
 
 
-def references_table(outcome: Outcome) -> Table:
-    """The reference methods."""
+def devices_table(outcome: Outcome) -> Table:
+    """What each device gets by the recommendation."""
     columns = [
-        Column("method", "method"),
-        Column("global", "global accuracy %", 1, "global_std", 100),
-        Column("local", "local accuracy %", 1, "local_std", 100),
-        Column("failed", "failed runs", 0),
+        Column("device", "device"),
+        Column("examples", "validation\nexamples", 0),
+        Column("z", "z %", 1, factor=100),
+        Column("own", "its model %", 1, factor=100),
+        Column("difference", "difference", 1, factor=100),
     ]
-    frame = outcome.references.drop(columns=["scores"], errors="ignore")
-    return Table("references", "Reference methods", frame, columns, "As they are, on the same data and seeds.")
-
-
-def charts(outcome: Outcome) -> list[Chart]:
-    """The front as a whole and closer, the accuracies by tolerance, and the draws."""
-    found = [_front(outcome, closer=False), _front(outcome, closer=True), *_by_tolerance(outcome)]
-    return [*found, _draws(outcome)] if outcome.seeds > 1 else found
-
-
-def _points(outcome: Outcome) -> tuple[pd.DataFrame, list[str]]:
-    ours = outcome.settings.assign(method=["FedBC, " + STARTS[s] for s in outcome.settings["start"]])
-    ours["what"] = ours["setting"]
-    both = pd.concat([ours, outcome.references.assign(what=outcome.references.get("method"), front=False)])
-    both = both[both["global"].notna()]
-    for kind in ("global", "local"):
-        both[kind] *= 100
-        spread = both[f"{kind}_std"].fillna(0) * 100
-        both[f"{kind}_low"], both[f"{kind}_high"] = both[kind] - spread, both[kind] + spread
-    columns = ["method", "what", "front"]
-    columns += [f"{kind}{end}" for kind in ("global", "local") for end in ("", "_low", "_high")]
-    return both[columns].reset_index(drop=True), list(dict.fromkeys(both["method"]))
-
-
-def _algorithms(methods: list[str]) -> dict[str, str]:
-    """What each runs: its colour goes by it; what is no reference is one of FedBC's two starts."""
-    labels = {label: name for name, label in REFERENCES.items()}
-    return {method: labels.get(method, "fedbc") for method in methods}
-
-
-def _front(outcome: Outcome, *, closer: bool) -> Chart:
-    import altair as alt
-
-    from fedbc.reports import marks
-
-    points, methods = _points(outcome)
-    best = points.iloc[[_shown_row(outcome, points)]]
-    front = points[points["front"]].sort_values("global")
-    scales = {}
-    for kind in ("global", "local"):
-        at, spread = best[kind].iloc[0], best[f"{kind}_high"].iloc[0] - best[kind].iloc[0]
-        reach = max(2.5, 1.6 * spread)
-        domain = [max(0.0, at - reach), min(100.0, at + reach)]
-        scales[kind] = alt.Scale(domain=domain, nice=False) if closer else alt.Scale(zero=False, padding=12)
-    x = alt.X("global:Q", title="global accuracy, %", scale=scales["global"])
-    y = alt.Y("local:Q", title="local accuracy, %", scale=scales["local"])
-    colour = marks.by_method(_algorithms(methods))
-    tooltip = [alt.Tooltip("what:N", title="setting"), *_numbers()]
-    base = alt.Chart(marks.slim(points)).transform_filter(f"indexof({marks.HIDDEN}, datum.method) < 0")
-    rule = base.mark_rule(opacity=0.35, clip=True)
-    across = rule.encode(x=alt.X("global_low:Q", scale=scales["global"]), x2="global_high:Q", y=y, color=colour)
-    up = rule.encode(x=x, y=alt.Y("local_low:Q", scale=scales["local"]), y2="local_high:Q", color=colour)
-    line = alt.Chart(marks.slim(front)).mark_line(strokeDash=[4, 3], strokeWidth=1.5, clip=True, color=GREY)
-    ring = alt.Chart(marks.slim(best)).mark_point(size=330, strokeWidth=2.5, color=GREY, clip=True)
-    dots = base.mark_point(filled=True, size=90, opacity=0.95, clip=True)
-    layers = alt.layer(
-        across, up, line.encode(x=x, y=y), ring.encode(x=x, y=y), dots.encode(x=x, y=y, color=colour, tooltip=tooltip)
-    ).add_params(alt.param(name=marks.HIDDEN, value=[]))
-    rows = front.to_dict("records")
-    words = "; ".join(f"{r['what']}: global {r['global']:.1f} %, local {r['local']:.1f} %" for r in rows)
-    return Chart(
-        "front-closer" if closer else "front",
-        "Around the recommendation" if closer else "Global against local accuracy",
-        layers.properties(width="container", height=340),
-        f"Pareto front between global and local accuracy ({words}); recommended is {outcome.best['setting']}.",
-        "The same, closer; what lies outside is cut off."
-        if closer
-        else "Up and right is better; lines through points are one standard deviation over seeds; the ring is the "
-        "recommended setting, the dashed line joins the Pareto front.",
+    caption = (
+        f"On its own validation examples, after the last round, mean over {outcome.seeds} seeds; its model: "
+        f"{outcome.best['candidate']}. With few examples a difference of some points is chance: "
+        "fedbc compare --personalize has intervals for each device, on its test set."
     )
-
-
-def _shown_row(outcome: Outcome, points: pd.DataFrame) -> int:
-    return int(np.flatnonzero(points["what"] == outcome.best["setting"])[0])
-
-
-def _numbers() -> list[Any]:
-    import altair as alt
-
-    return [
-        alt.Tooltip("global:Q", title="global accuracy, %", format=".1f"),
-        alt.Tooltip("local:Q", title="local accuracy, %", format=".1f"),
-    ]
-
-
-def _by_tolerance(outcome: Outcome) -> list[Chart]:
-    """One chart a start: both accuracies over the tolerances in order; the learned rule and ∞ at the right."""
-    import altair as alt
-
-    found = []
-    for start, words in STARTS.items():
-        rows = outcome.settings[(outcome.settings["start"] == start) & outcome.settings["global"].notna()]
-        if rows.empty:
-            continue
-        key = [(math.inf, 1) if isinstance(t, str) else (float(t), 0) for t in rows["tolerance"]]
-        order = [_word(rows["gamma"].iloc[i]) for i in sorted(range(len(key)), key=key.__getitem__)]
-        long = pd.DataFrame(
-            [
-                {
-                    "gamma": _word(r["gamma"]),
-                    "which": f"{kind} accuracy",
-                    "mean": 100 * r[kind],
-                    "low": 100 * (r[kind] - np.nan_to_num(r[f"{kind}_std"])),
-                    "high": 100 * (r[kind] + np.nan_to_num(r[f"{kind}_std"])),
-                    "fixed": not isinstance(r["tolerance"], str),
-                }
-                for _, r in rows.iterrows()
-                for kind in ("global", "local")
-            ]
-        )
-        x = alt.X("gamma:N", title="tolerance gamma", sort=order, axis=alt.Axis(labelAngle=-40))
-        y = alt.Y("mean:Q", title="accuracy, %", scale=alt.Scale(zero=False))
-        scale = alt.Scale(domain=["global accuracy", "local accuracy"])
-        colour = alt.Color("which:N", scale=scale, legend=alt.Legend(symbolOpacity=1, title=None))
-        base = alt.Chart(long)
-        bars = base.mark_rule(opacity=0.5).encode(
-            x=x, y=alt.Y("low:Q", scale=alt.Scale(zero=False)), y2="high:Q", color=colour
-        )
-        line = base.transform_filter("datum.fixed").mark_line(opacity=0.6).encode(x=x, y=y, color=colour)
-        shape = alt.Shape("which:N", scale=scale)
-        dots = base.mark_point(filled=True, size=70, opacity=1).encode(
-            x=x, y=y, color=colour, shape=shape, tooltip=["gamma:N", "which:N", alt.Tooltip("mean:Q", format=".1f")]
-        )
-        spoken = "; ".join(
-            f"{r['gamma']}: {100 * r['global']:.1f} and {100 * r['local']:.1f} %" for _, r in rows.iterrows()
-        )
-        found.append(
-            Chart(
-                f"tolerance-{start}",
-                f"By tolerance, local training {words}",
-                alt.layer(bars, line, dots).properties(width="container", height=260),
-                f"Global and local accuracy by tolerance: {spoken}.",
-                "Lines through points are one standard deviation over seeds.",
-            )
-        )
-    return found
-
-
-def _word(gamma: str) -> str:
-    return gamma.replace("gamma", "").strip()
-
-
-def _draws(outcome: Outcome) -> Chart:
-    import altair as alt
-
-    frame = outcome.settings[["setting", "chosen_share", "front_share"]].copy()
-    frame = frame[(frame["front_share"] > 0) | (frame["chosen_share"] > 0)]
-    order = frame.sort_values(["chosen_share", "front_share"], ascending=False)["setting"].tolist()
-    names = {"chosen_share": "chosen", "front_share": "on the front"}
-    long = frame.rename(columns=names).melt("setting", var_name="which", value_name="share")
-    long["share"] *= 100
-    chart = (
-        alt.Chart(long)
-        .mark_bar()
-        .encode(
-            x=alt.X("share:Q", title="% of draws", scale=alt.Scale(domain=[0, 100])),
-            y=alt.Y("setting:N", sort=order, title=None, axis=alt.Axis(labelLimit=220)),
-            yOffset=alt.YOffset("which:N", sort=list(names.values())),
-            color=alt.Color("which:N", scale=alt.Scale(domain=list(names.values()))),
-            tooltip=["setting:N", "which:N", alt.Tooltip("share:Q", format=".0f")],
-        )
-        .properties(width="container", height=40 + 28 * len(frame))
-    )
-    words = ", ".join(f"{r['setting']} {r['chosen_share']:.0%}" for _, r in frame.iterrows() if r["chosen_share"] > 0)
-    return Chart(
-        "draws",
-        "How sure the choice is",
-        chart,
-        f"Share of bootstrap draws of the seeds in which each setting is chosen: {words}.",
-        "The seeds are drawn again with replacement, and the choice is made anew each time.",
-    )
+    return Table("devices", "What each device gets", outcome.devices, columns, caption)
 
 
 def page(outcome: Outcome, spec: RunSpec, about: list[str]) -> Page:
     """The whole page; `about` says what data and how many runs, and the score on the test sets if there is one."""
-    tables = [settings_table(outcome), *([references_table(outcome)] if len(outcome.references) else [])]
     front, closer, *rest = charts(outcome)
-    from fedbc.reports import marks
-
-    _, methods = _points(outcome)
+    methods = list(dict.fromkeys(outcome.candidates["method"]))
+    then = " and then fedbc personalize RUN:" if outcome.chosen.gives is Gives.PERSONAL else ":"
     return Page(
         "Calibration: global against local accuracy",
         [Prose(s) for s in sentences(outcome)] + [Prose(a, soft=True) for a in about],
         [
             Section("front", "The front", [front, closer]),
+            Section("devices", "What each device gets", [devices_table(outcome)]),
             Section("tolerance", "The tolerance", rest),
-            Section("tables", "All numbers", tables),
+            Section("tables", "All numbers", [candidates_table(outcome)]),
             Section(
-                "run", "The recommended run", [Prose("For fedbc run --config recommended.toml:"), Code(spec.to_toml())]
+                "run",
+                "The recommended run",
+                [Prose(f"For fedbc run --config recommended.toml{then}"), Code(spec.to_toml())],
             ),
         ],
-        [Toggles("hidden", "Methods", methods, marks.colour_places(_algorithms(methods)))],
+        [Toggles("hidden", "Methods", methods, marks.colour_places(algorithms(methods)))],
         f"Global accuracy: {GLOBAL}. Local accuracy: {LOCAL}.",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from fedbc.data.validation import held_out_sizes
 from fedbc.errors import FedBCError, InputError
 from fedbc.models.base import Model
 from fedbc.runs import Lines, RunSpec, run_missing
+from fedbc.runs.many import Work, run_to_line
 
 
 def write_choice(path: Path, spec: RunSpec, comment: str) -> Path:
@@ -45,18 +47,27 @@ class TestScore:
 
 
 def score_on_test(
-    spec: RunSpec, seeds: tuple[int, ...], columns: tuple[str, ...], file: Path, *, workers: int | None
+    spec: RunSpec,
+    seeds: tuple[int, ...],
+    columns: Mapping[str, str],
+    file: Path,
+    *,
+    workers: int | None,
+    work: Work = run_to_line,
 ) -> TestScore:
-    """Run a choice on all the training data and score it on the test sets; what the file holds is not run again."""
+    """Run a choice on all the training data and score it on the test sets; what the file holds is not run again.
+
+    columns: of the summary, by what they are called.
+    """
     run = {k: v for k, v in spec.run.items() if k != "validation"}
     specs = [replace(spec, run={**run, "seed": seed}) for seed in seeds]
-    run_missing(specs, file, workers=workers)
+    run_missing(specs, file, workers=workers, work=work)
     known = Lines(file).read()
     lines = [known[s.identity] for s in specs]
     failed = [line["error"] for line in lines if "error" in line]
     if failed:
         raise FedBCError(f"the chosen setting failed on all the training data: {failed[0]}")
-    values = {name: np.asarray([line["summary"][name] for line in lines], float) for name in columns}
+    values = {name: np.asarray([line["summary"][key] for line in lines], float) for name, key in columns.items()}
     many = len(seeds) > 1
     return TestScore({k: (v.mean(), v.std(ddof=1) if many else 0.0) for k, v in values.items()}, len(seeds))
 

@@ -85,7 +85,7 @@ def tune(
         toml = write_choice(folder / "best.toml", final, "\n".join(words))
         if test:
             file = folder / "test.jsonl"
-            tested = score_on_test(chosen, plan.seeds, tuple(plan.score), file, workers=workers).sentence()
+            tested = score_on_test(chosen, plan.seeds, {c: c for c in plan.score}, file, workers=workers).sentence()
             words, about = [*words, tested], [*about, tested]
     page = report.page(plan, outcome, final, about).write_all(folder, "report.html")
     return Tuned(plan, outcome, final, words, page, toml)

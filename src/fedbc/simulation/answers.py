@@ -179,19 +179,41 @@ def answer_table(result: Result, frame: pd.DataFrame, device: Any, local: bool) 
     return told.assign(model=["global" if w is None else str(w) for w in whose])
 
 
-def evaluate(result: Result, data: Any = None, metrics: Metrics | None = None) -> pd.DataFrame:
+ALL = "all devices"
+"""The row of the examples of all devices together."""
+
+
+def evaluate(
+    result: Result, data: Any = None, metrics: Metrics | None = None, *, together: bool = False
+) -> pd.DataFrame:
     """See `Result.evaluate`."""
     import pandas as pd
 
     asked = Answers(result)
-    rows = []
-    for device, x, y in _sets(asked, data):
+    rows: list[dict[str, Any]] = []
+    answers: dict[str, list[Array]] = {}
+    labels: dict[str, list[Array]] = {}
+    sets = _sets(asked, data)
+    for device, x, y in sets:
         row: dict[str, Any] = {"device": device, "examples": len(y)}
         for which, params in _models(asked, device):
             outputs = asked.outputs(x, params) if len(y) else None
-            row |= {f"{which}_{name}": value for name, value in _scores(asked, outputs, y, metrics or {}).items()}
+            row |= _named(which, _scores(asked, outputs, y, metrics or {}))
+            if together and outputs is not None:
+                answers.setdefault(which, []).append(outputs)
+                labels.setdefault(which, []).append(y)
+        rows.append(row)
+    if answers:
+        row = {"device": ALL, "examples": sum(len(y) for _, _, y in sets)}
+        for which, parts in answers.items():
+            scores = _scores(asked, np.concatenate(parts), np.concatenate(labels[which]), metrics or {})
+            row |= _named(which, scores)
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _named(which: str, scores: Mapping[str, float]) -> dict[str, float]:
+    return {f"{which}_{name}": value for name, value in scores.items()}
 
 
 def _models(asked: Answers, device: Any) -> list[tuple[str, Any]]:

@@ -17,7 +17,7 @@ from fedbc.models.base import Model
 from fedbc.simulation import batches, metrics
 from fedbc.simulation.lanes import Copies, Lanes
 from fedbc.simulation.schedule import TUNE, generator
-from fedbc.simulation.scoring import Scorer, Sums
+from fedbc.simulation.scoring import Models, Scorer, Sums
 from fedbc.simulation.store import DeviceStore
 
 Array = np.ndarray
@@ -247,7 +247,7 @@ class TunedModels:
     """Models adapted by a few steps on fixed batches of each device's own data: its own x_i, or z."""
 
     def __init__(
-        self, how: FineTune, model: Model, federation: Federation, own: Any, seed: int, number: int = 0
+        self, how: FineTune, model: Model, federation: Federation, own: Models | None, seed: int, number: int = 0
     ) -> None:
         """`own` gives the models to adapt, as `OwnModels` does; None is z.
 

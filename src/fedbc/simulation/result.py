@@ -106,15 +106,17 @@ class Result:
         """
         return answer_table(self, frame, device, local)
 
-    def evaluate(self, data: Any = None, metrics: Metrics | None = None) -> pd.DataFrame:
+    def evaluate(self, data: Any = None, metrics: Metrics | None = None, *, together: bool = False) -> pd.DataFrame:
         """Accuracy and loss of the global model and of each device's own, one row per device.
 
         data: a federation, whose test sets are taken, or a table with labels and devices; the run's own test sets if
             not given.
         metrics: names of `fedbc.metrics`, such as ["balanced_accuracy", "auc"]; or functions of one's own, of true
             labels and predictions, such as scikit-learn's, by the names of their columns.
+        together: add a row, "all devices", of all devices' examples at once: answered by the global model, and each by
+            its own device's model.
         """
-        return evaluate(self, data, metrics)
+        return evaluate(self, data, metrics, together=together)
 
     def plot(self, path: str | Path | None = None) -> Any:
         """Accuracy and loss over rounds: a Matplotlib figure, or a file (.png, .svg, .pdf) if a path is given."""

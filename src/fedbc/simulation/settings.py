@@ -22,6 +22,7 @@ from fedbc.algorithms.secured import Parts, Secured
 from fedbc.algorithms.solver import Solver
 from fedbc.algorithms.statistics import with_statistics
 from fedbc.data.federation import Federation
+from fedbc.data.splits import check_resplit
 from fedbc.data.unseen import unseen_devices
 from fedbc.data.validation import held_out_sizes
 from fedbc.errors import InputError
@@ -68,6 +69,7 @@ class Settings:
     unseen: float | Sequence[int] | None = None
     secure: bool = False
     secure_clip: float = 10.0
+    resplit: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epochs", canonical("epochs", self.epochs))
@@ -76,6 +78,7 @@ class Settings:
             if self.epochs != 1:
                 raise InputError(f"steps={self.steps} cannot be given with epochs={self.epochs}: give one of them")
         checks.integer("seed", self.seed, at_least=0)
+        checks.integer("resplit", self.resplit, at_least=0)
         checks.integer("evaluate_every", self.evaluate_every, at_least=1)
         for name in ("batch_size", "sample", "lanes"):
             if getattr(self, name) is not None:
@@ -175,6 +178,7 @@ class Settings:
                 f"sample={self.sample} is not accepted: the federation has {devices} devices"
                 f"{'' if self.unseen is None else ' that train'}, give a whole number from 1 to {devices}"
             )
+        check_resplit(federation, self.resplit)
         if self.validation is not None:
             held_out_sizes(federation, self.validation)
         algorithm.check_solver(self.solver)

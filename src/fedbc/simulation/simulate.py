@@ -78,6 +78,7 @@ def simulate(
     unseen: float | Sequence[int] | None = None,
     secure: bool = False,
     secure_clip: float = 10.0,
+    resplit: int = 0,
     initial: Any = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 20,
@@ -126,6 +127,8 @@ def simulate(
     secure: clip and round what devices contribute, as a deployment with secure aggregation does, to see what it costs;
         `clipped` in `devices` counts the parts of a device's contribution that were out of range. Nothing is encrypted.
     secure_clip: the norm to which a device's x_i - z is clipped there.
+    resplit: which division of the devices' examples into training and test sets: 0 is the one that the data come with,
+        any other number draws one of its own, with as many examples in each.
     initial: start from another run's end, a result or the folder of a run, or from a model's parameters. Of a run with
         the same algorithm the server's and the devices' states are kept; there may be more devices now, which join.
         None is a model drawn by `seed`.
@@ -151,6 +154,7 @@ def simulate(
         unseen=unseen,
         secure=secure,
         secure_clip=secure_clip,
+        resplit=resplit,
         steps=cast(Any, steps),
         target_accuracy=target_accuracy,
         patience=patience,
@@ -203,8 +207,7 @@ class Simulation:
         self.machines.together("check the run", lambda: settings.check(algorithm, model, federation))
         self._check_machines(settings, debug)
         given = federation
-        if settings.validation is not None:
-            federation = data.held_out(federation, settings.validation, settings.seed)
+        federation = data.of_run(federation, vars(settings))
         later = None
         if settings.unseen is not None:
             federation, later = data.apart(federation, settings.unseen, settings.seed)

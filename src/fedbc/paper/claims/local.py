@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ from fedbc.paper.tables import PLANS, RowPlan
 
 UNTRAINED = 20.0
 """Percent of ten classes right: twice as many as by chance, and less than any method that trains."""
+
+CONTROLS = "cifar10-local-controls"
+"""The experiment with the local models that the paper's table lacks."""
 
 PAR = 2.0
 """Points within which local accuracies are on a par."""
@@ -105,6 +109,7 @@ def between_personal_methods(found: Evidence) -> Verdict:
     text += _range(" Reference protocol, less Per-FedAvg", leaky)
     if leaky and "perfedavg" in known and max(leaky.values()) < 0 < known["perfedavg"].mean():
         text += " Per-FedAvg leads where its models have seen test data."
+    text += _beside_controls(found)
     return Verdict(claim, CONFIRMED if holds == [True, True] else PARTLY if any(holds) else NOT, text, see)
 
 
@@ -158,6 +163,7 @@ def per_fedbc_best(found: Evidence) -> Verdict:
     ahead = [lead > 0 for lead, _ in leads.values()]
     if not any(ahead) and all(METHODS[best.method].family is Family.FEDBC for _, best in leads.values()):
         text += " FedBC's own models, trained without adaptation in mind, serve devices better."
+    text += _beside_controls(found)
     return Verdict(claim, CONFIRMED if all(ahead) else PARTLY if any(ahead) else NOT, text, see)
 
 
@@ -208,6 +214,32 @@ def _local_pairs(found: Evidence, one: tuple[str, str], other: tuple[str, str], 
             if a is not None and b is not None:
                 out[_where(c, e)] = 100 * (a - b)
     return out
+
+
+def _beside_controls(found: Evidence) -> str:
+    """FedBC's own models, and pFedMe's, beside those that the paper's table lacks: what is true of FedBC may be as true
+    of plain FedAvg."""
+    controls = [line for line in PLANS["cifar10-local-e5"].lines if line.experiment == CONTROLS]
+    parts = []
+    for name, key in (("FedBC's own x_i", "fedbc"), ("pFedMe", "pfedme")):
+        gains = {}
+        for line in controls:
+            known = list(_over_controls(found, (key, METHODS[key].local), line))
+            if known:
+                gains[line.label] = spread(np.array(known))
+        if gains:
+            parts.append(f"{name} less {'; less '.join(f'{label}: {gain}' for label, gain in gains.items())}")
+    return f" Beside controls that the paper lacks: {'. '.join(parts)}." if parts else ""
+
+
+def _over_controls(found: Evidence, one: tuple[str, str], control: RowPlan) -> Iterator[float]:
+    """A method's local accuracy less a control's, in points, by setting, over the seeds that both were run with."""
+    for c, e in itertools.product(CLASSES, EXPONENTS):
+        ours = dict(found.by_seed("cifar10-local-e5", *one, classes=c, exponent=e))
+        theirs = dict(found.by_seed(control.experiment, control.method, control.column, classes=c, exponent=e))
+        shared = ours.keys() & theirs.keys()
+        if shared:
+            yield 100 * float(np.mean([ours[seed] - theirs[seed] for seed in shared]))
 
 
 def _where(classes: int, exponent: float) -> str:
