@@ -30,7 +30,7 @@ PLACE = "personalized"
 )
 @click.option("--accuracy", default=1e-4, show_default=True, help="To which the problems are solved (epsilon_i).")
 @click.option("--epochs", default=10, show_default=True, help="The most epochs of a walk.")
-@click.option("--patience", default=3, show_default=True, help="Epochs without gain on any device that end a walk.")
+@click.option("--patience", default=4, show_default=True, help="Epochs without gain that end a device's walk.")
 @click.option("--lr", type=float, help="Rate of walks; the run's if not given.")
 @click.option("--seed", type=click.IntRange(0), help="Draws folds and batches; the run's if not given.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")

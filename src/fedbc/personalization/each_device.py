@@ -49,7 +49,7 @@ def personalize(
     momentum: float | None = None,
     batch_size: int | None = None,
     epochs: int = 10,
-    patience: int = 3,
+    patience: int = 4,
     lanes: int | None = None,
     checkpoint: str | Path | None = None,
     quiet: bool = True,
@@ -69,7 +69,7 @@ def personalize(
     seed: draws the folds and the batches; that of the run if not given.
     accuracy: to which the problems are solved: the largest ‖∇f_i(x) + 2 lambda_i (x - z)‖ (epsilon_i).
     lr, momentum, batch_size: of walks; those of the run, or 0.01, 0 and 20, if not given.
-    epochs, patience: the most epochs of a walk, and how many without gain on any device end it.
+    epochs, patience: the most epochs of a walk, and how many without gain end a device's.
     lanes: parallel lanes of devices; one per core if not given.
     checkpoint: a folder in which the work is kept; the same call goes on from there.
     quiet: show no progress.

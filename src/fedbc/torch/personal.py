@@ -29,7 +29,7 @@ from fedbc.torch.weights import Arrays, buffers, load_arrays, parameters
 
 EPOCHS = 10
 """The most epochs of a walk."""
-PATIENCE = 3
+PATIENCE = 4
 """Epochs without a better score that end it."""
 Array = np.ndarray
 
