@@ -34,6 +34,8 @@ from sqlalchemy.exc import OperationalError
 
 AGAIN_SECONDS = 10.0
 """After how long a message that nobody confirmed is given out again."""
+SILENCE_SECONDS = 20.0
+"""If nobody asked anything for so long, this process did not listen: it was stopped, or its machine slept."""
 UPKEEP_SECONDS = 2.0
 """How often such messages, and tasks whose processes died, are looked for. Flower does the latter, writing to its
 database, for every object that is pushed or pulled: a third of what a round costs."""
@@ -63,6 +65,7 @@ class LastingLinkState(SqlLinkState):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._messages_due, self._tasks_due = Seldom(UPKEEP_SECONDS), Seldom(UPKEEP_SECONDS)
+        self._asked_at = now()
 
     @contextlib.contextmanager
     def session(self) -> Iterator[Any]:
@@ -115,6 +118,7 @@ class LastingLinkState(SqlLinkState):
 
     def _keep_up(self) -> None:
         """Have what was given out and not confirmed given out again; forget orders whose answers were confirmed."""
+        self._give_time()
         if not self._messages_due.is_due():
             return
         before = (now() - datetime.timedelta(seconds=AGAIN_SECONDS)).isoformat()
@@ -132,7 +136,8 @@ class LastingLinkState(SqlLinkState):
 
     def _give_time(self) -> None:
         """After a time in which nobody could be heard: runs and devices that were there may take their time again."""
-        if not self.was_away:
+        before, self._asked_at = self._asked_at, now()
+        if not self.was_away and self._asked_at - before < datetime.timedelta(seconds=SILENCE_SECONDS):
             return
         self.was_away = False  # before it writes: a failure there says that it still is
         until = now() + datetime.timedelta(seconds=HEARTBEAT_PATIENCE * HEARTBEAT_DEFAULT_INTERVAL)
