@@ -8,10 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 import fedbc
 from fedbc.errors import InputError
 from fedbc.flower import server
+from fedbc.flower.app_process import reply_of
 from fedbc.flower.units import write_units
 
 TEMPLATES = Path(fedbc.__file__).parent / "flower" / "template"
@@ -152,3 +155,23 @@ storage.write_arrays(Path(sys.argv[1]), {name: np.arange(3.0) for name in names}
         env = os.environ | {"PYTHONHASHSEED": str(number)}
         subprocess.run([sys.executable, "-c", code, tmp_path / str(number)], env=env, check=True, timeout=120)
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
+
+
+def test_light_devices_answer_as_the_benchmark_needs(deployed, monkeypatch):
+    """`benchmarks.deployment` has devices that speak as others do, and do not train."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])
+    from benchmarks.deployment import LightApp
+
+    def light(order, work):
+        app, sent = LightApp(), reply_of(order)
+        app.give({}, b"", {i: sent.objects[i] for i in sorted(sent.objects, key=lambda i: i == order.object_id)})
+        reply = app.wait(1)
+        answer = inflate_object_from_contents(ObjectTree.FromString(reply.tree).object_id, dict(reply.objects))
+        return [answer]
+
+    run = deployed(algorithm__name="fedbc", run__rounds=2, run__diagnostics=False)
+    for node in run.grid.nodes.values():
+        node.answer = light
+    result = run.run()
+    assert result.devices.device.tolist() == [0, 1, 0, 1]
+    assert result.history.global_accuracy.tolist() == [1, 1]

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import socket
+import ssl
 import time
 from types import SimpleNamespace
 
@@ -312,4 +313,25 @@ def test_a_superlink_that_is_gone_is_given_up_on_after_the_stated_time():
     with pytest.raises(httpx.HTTPError):
         list(grid.get_node_ids())
     assert 2 <= time.monotonic() - began < 30
+    grid.close()
+
+
+def test_a_superlink_that_is_too_busy_to_shake_hands_is_asked_again():
+    """Flower alone takes each error that speaks of TLS for a wrong certificate, and the run would be over."""
+
+    def raised(error, cause):
+        try:
+            raise error from cause
+        except httpx.TransportError as found:
+            return found
+
+    grid = HttpGrid("127.0.0.1:1", insecure=True, token="token")
+    busy = raised(httpx.ConnectTimeout("_ssl.c:989: The handshake operation timed out"), TimeoutError())
+    stranger = raised(httpx.ConnectError("certificate verify failed"), ssl.SSLCertVerificationError(1, "self-signed"))
+    alone = grid._retry_invoker.should_giveup
+    assert alone(busy)
+    be_patient(grid, 2)
+    assert not grid._retry_invoker.should_giveup(busy)
+    assert not grid._retry_invoker.should_giveup(raised(httpx.ReadError("ssl: connection reset"), OSError()))
+    assert grid._retry_invoker.should_giveup(stranger)
     grid.close()

@@ -34,6 +34,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.run import RunNotRunningException
 from flwr.superlink.grid.http_grid import HttpGrid
 
+from fedbc.flower.link import wrong_certificate
 from fedbc.flower.messages import CHUNK, MOST_FIELDS, MessageError
 
 OF_THE_SERVER = (httpx.HTTPError, RunNotRunningException)
@@ -179,7 +180,8 @@ class HttpLetters:
 def be_patient(grid: Grid, seconds: float) -> None:
     """Ask a SuperLink that does not answer, or answers with an error of its own, for so long; Flower knows no limit.
 
-    Of a server's errors Flower takes 502 to 504 for passing ones; a full disk is told by 500.
+    Of a server's errors Flower takes 502 to 504 for passing ones; a full disk is told by 500. And it takes every error
+    that speaks of TLS for a wrong certificate, such as that of a server which is too busy to shake hands in time.
     """
     invoker: Any = getattr(grid, "_retry_invoker", None)
     if invoker is None:
@@ -189,6 +191,8 @@ def be_patient(grid: Grid, seconds: float) -> None:
     def give_up(error: Exception) -> bool:
         if isinstance(error, httpx.HTTPStatusError) and error.response.status_code == httpx.codes.INTERNAL_SERVER_ERROR:
             return False
+        if isinstance(error, httpx.TransportError):
+            return wrong_certificate(error) is not None
         return bool(gives_up(error))
 
     invoker.max_time, invoker.should_giveup = seconds, give_up

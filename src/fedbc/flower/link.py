@@ -122,7 +122,7 @@ class Link:
                 raise Rejoin(self._why_unauthorized()) from None
             if what == "ActivateNode" and error.response.status_code < 500:
                 raise Rejoin(
-                    "the SuperLink does not take this node: its key is not registered (or was revoked), or another "
+                    "the SuperLink does not take this node: its key is not registered, or was revoked, or another "
                     "process is there with it"
                 ) from None
             if error.response.status_code == httpx.codes.FORBIDDEN:
@@ -140,10 +140,15 @@ class Link:
             log.warning("%s: it is asked again and again", what)
 
 
-def _words(error: httpx.TransportError) -> str:
+def wrong_certificate(error: BaseException) -> ssl.SSLCertVerificationError | None:
+    """What of an error says that the server showed a certificate which is not accepted; None if nothing does."""
     cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return f"its certificate is not accepted: {cause.verify_message}; is keys/ca.crt the server's authority?"
+    while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
         cause = cause.__cause__ or cause.__context__
+    return cause
+
+
+def _words(error: httpx.TransportError) -> str:
+    if (wrong := wrong_certificate(error)) is not None:
+        return f"its certificate is not accepted: {wrong.verify_message}; is keys/ca.crt the server's authority?"
     return str(error) or type(error).__name__
