@@ -2,6 +2,8 @@
 
 import datetime
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -232,6 +234,21 @@ def test_the_time_in_which_the_superlink_was_not_there_does_not_count(link, cloc
     assert link.state.get_task_by_token(link.token) is None
     link.state.get_tasks()
     assert link.state.get_run_status({link.run})[link.run].sub_status == "failed"
+
+
+def test_whoever_asks_first_after_it_was_stopped_has_the_others_wait(link, clock, monkeypatch):
+    write = link.state._extend
+
+    def slowly():
+        time.sleep(0.3)
+        write()
+
+    monkeypatch.setattr(link.state, "_extend", slowly)
+    assert link.state.get_task_by_token(link.token)
+    clock.wait(minutes=5)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(link.state.get_task_by_token, [link.token] * 4))
+    assert all(found)
 
 
 def test_the_time_in_which_its_disk_was_full_does_not_count(link, clock):

@@ -65,7 +65,7 @@ class LastingLinkState(SqlLinkState):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._messages_due, self._tasks_due = Seldom(UPKEEP_SECONDS), Seldom(UPKEEP_SECONDS)
-        self._asked_at = now()
+        self._asked_at, self._giving = now(), threading.Lock()
 
     @contextlib.contextmanager
     def session(self) -> Iterator[Any]:
@@ -112,8 +112,8 @@ class LastingLinkState(SqlLinkState):
         return super().get_task_by_token(token)
 
     def _cleanup_expired_task_tokens(self) -> None:
-        self._give_time()
-        if self._tasks_due.is_due():
+        # Within a transaction, for the end of which another thread may wait that gives time: so this one does not wait.
+        if self._give_time(waits=False) and self._tasks_due.is_due():
             super()._cleanup_expired_task_tokens()
 
     def _keep_up(self) -> None:
@@ -134,12 +134,23 @@ class LastingLinkState(SqlLinkState):
             ):
                 session.execute(change, execution_options=_NO_CACHE)
 
-    def _give_time(self) -> None:
-        """After a time in which nobody could be heard: runs and devices that were there may take their time again."""
-        before, self._asked_at = self._asked_at, now()
-        if not self.was_away and self._asked_at - before < datetime.timedelta(seconds=SILENCE_SECONDS):
-            return
-        self.was_away = False  # before it writes: a failure there says that it still is
+    def _give_time(self, *, waits: bool = True) -> bool:
+        """After a time in which nobody could be heard: runs and devices that were there may take their time again.
+
+        Whoever asks meanwhile waits until that is written; False if it is not to wait and would have to.
+        """
+        if not self._giving.acquire(blocking=waits):
+            return False
+        try:
+            before, self._asked_at = self._asked_at, now()
+            if self.was_away or self._asked_at - before > datetime.timedelta(seconds=SILENCE_SECONDS):
+                self.was_away = False  # before it writes: a failure there says that it still is
+                self._extend()
+        finally:
+            self._giving.release()
+        return True
+
+    def _extend(self) -> None:
         until = now() + datetime.timedelta(seconds=HEARTBEAT_PATIENCE * HEARTBEAT_DEFAULT_INTERVAL)
         with self.session() as session:
             for change in (
