@@ -99,6 +99,20 @@ def test_what_does_not_fit_is_one_line(name):
     assert "\n" not in str(caught.value)
 
 
+def test_parameters_that_the_seed_does_not_determine_are_refused():
+    def init(key):
+        return {"w": np.random.normal(size=(FEATURES, 2))}  # noqa: NPY002
+
+    with pytest.raises(fedbc.InputError, match="other parameters for the same key"):
+        run(linear(2, loss=cross_entropy, init=init), devices(classes))
+
+    def seeded(key):
+        np.random.seed(3)  # noqa: NPY002
+        return init(key)
+
+    run(linear(2, loss=cross_entropy, init=seeded), devices(classes))
+
+
 def test_python_numbers_are_parameters_too():
     model = Model(
         lambda key: {"w": np.zeros((FEATURES, 1)), "b": 0.0},

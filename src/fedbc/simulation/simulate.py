@@ -545,10 +545,24 @@ class Simulation:
 
 def _initial_parameters(model: Model, seed: int) -> Any:
     """Of JAX's own types, so that a Python or NumPy number in them is one of theirs, too."""
+    drawn = _numpy_numbers()
     params = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), model.init(run_key(seed, INIT)))
+    if drawn != _numpy_numbers():
+        again = model.init(run_key(seed, INIT))
+        if not all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(again), strict=True)):
+            raise InputError(
+                f"model {model.name} gives other parameters for the same key, so that methods would start differently "
+                "and no run could be repeated: draw them from init's key, not from NumPy's random numbers"
+            )
     if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(params)):
         raise InputError(f"model {model.name} begins with a parameter that is not finite: see what init(key) gives")
     return params
+
+
+def _numpy_numbers() -> tuple[bytes, int]:
+    """How far NumPy's global random numbers are drawn, which no seed of a run determines."""
+    state: Any = np.random.get_state(legacy=False)["state"]  # type: ignore[index]  # noqa: NPY002
+    return state["key"].tobytes(), state["pos"]
 
 
 def _columns(history: list[Row]) -> list[str]:
