@@ -32,6 +32,7 @@ class Stage(StrEnum):
 
 
 STAGES = tuple(Stage)
+"""All stages, in order."""
 KEY_BYTES = 32
 MOST_DEVICES = 100_000
 
