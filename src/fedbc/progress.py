@@ -219,7 +219,7 @@ def score(row: Row) -> str:
 
 
 def speed(rate: float | None, unit: str) -> str:
-    """A rate as people say it: rounds a second, or seconds a round."""
+    """A rate as people say it: rounds per second, or seconds per round."""
     if rate is None:
         return ""
     if unit == "bytes":

@@ -86,7 +86,7 @@ REFUSED = {
         targets,
         "begins with a parameter",
     ),
-    "batches mixed": (Model(linear(2).init, lambda p, x: (x @ p["w"]).sum(0)), classes, "a row an example"),
+    "batches mixed": (Model(linear(2).init, lambda p, x: (x @ p["w"]).sum(0)), classes, "a row per example"),
     "two outputs": (Model(linear(2).init, lambda p, x: (x, x)), classes, "gives a tuple: apply must give one array"),
 }
 

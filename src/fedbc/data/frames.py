@@ -1,4 +1,4 @@
-"""A federation from a table, with one row an example: pandas, Polars, Arrow, or what else narwhals reads."""
+"""A federation from a table, with one row per example: pandas, Polars, Arrow, or what else narwhals reads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def from_frame(
     seed: int = 1,
     name: str = "table",
 ) -> Federation:
-    """A federation from a table with one row an example. The names of devices and classes stay with it.
+    """A federation from a table with one row per example. The names of devices and classes stay with it.
 
     frame: a frame of pandas, Polars, PyArrow or another library that narwhals reads.
     label: the column to predict. Words, whole numbers and yes or no make classification, fractions regression.

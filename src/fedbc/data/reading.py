@@ -216,7 +216,7 @@ def _from_arrays(path: Path, share: Mapping[str, Any]) -> Federation:
         raise InputError(f"{path} cannot be read as arrays: {error}") from None
     for name in ("x", "y", "device"):
         if name not in arrays:
-            raise InputError(f"{path} has no array {name!r}: it needs x, y and device, with one row an example")
+            raise InputError(f"{path} has no array {name!r}: it needs x, y and device, with one row per example")
     x, y, owners = arrays["x"], arrays["y"], arrays["device"]
     if owners.shape != (len(x),) or len(y) != len(x):
         raise InputError(

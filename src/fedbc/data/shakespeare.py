@@ -1,4 +1,4 @@
-"""Shakespeare's plays, a device a speaking role: predict the next character from the 80 before it.
+"""Shakespeare's plays, one device per speaking role: predict the next character from the 80 before it.
 
 The preprocessing follows the rules of the LEAF benchmark (Caldas et al., 2018) on the text that LEAF uses, Project
 Gutenberg's eBook #100 of 1994. That edition is copyrighted by World Library, Inc.: it may be used and passed on for

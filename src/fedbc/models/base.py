@@ -48,7 +48,7 @@ def _long_axes(a: Array) -> tuple[int, ...]:
 
 
 def _check_classes(logits: Array, labels: Array) -> None:
-    """An InputError unless there is a logit for each class, and one whole number an example."""
+    """An InputError unless there is a logit for each class, and one whole number per example."""
     if logits.ndim != 2:
         raise InputError(
             f"outputs have shape {logits.shape[1:]} an example, but classification needs one number for each class"
@@ -70,7 +70,7 @@ class Model:
     """A model for federated training.
 
     init: `init(key)` gives a pytree of parameters.
-    apply: `apply(params, x)` gives one output row an example; a stochastic model (dropout) takes `key=` as well,
+    apply: `apply(params, x)` gives one output row per example; a stochastic model (dropout) takes `key=` as well,
         which is a key while training and None while evaluating.
     loss: `loss(outputs, y)`, one value an example.
     correct: `correct(outputs, y)`, whether each example is answered rightly; None where accuracy has no meaning

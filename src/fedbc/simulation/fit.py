@@ -23,7 +23,7 @@ def check_fit(model: Model, federation: Federation) -> None:
     """An InputError unless the model takes the federation's examples, and its loss the labels."""
     params = _parameters(model)
     sizes = {size for leaf in jax.tree.leaves(params) for size in leaf.shape} | set(federation.train.x.shape[1:])
-    # So many examples as nothing else counts: an output of this length has one row an example.
+    # So many examples as nothing else counts: an output of this length has one row per example.
     n = next((p for p in PRIMES if p not in sizes), PRIMES[-1])
     stored, y = _batch(federation.train.x, n), _batch(federation.train.y, n)
     try:
@@ -41,7 +41,7 @@ def check_fit(model: Model, federation: Federation) -> None:
     if outputs.shape[:1] != (n,):
         raise InputError(
             f"model {model.name} gives outputs of shape {outputs.shape} for {n} examples: "
-            "apply must give a row an example"
+            "apply must give a row per example"
         )
     _check_judge(model.loss, "loss", "real numbers", jnp.floating, model, outputs, y)
     if model.correct is not None:
