@@ -2,7 +2,7 @@
 
     python benchmarks/personalisation_tables.py
 
-It rewrites the text between the page's two marks, from the lines in results/personalisation*.jsonl. A method's cell is
+It rewrites the text between the page's two marks, from the lines in results/personalisation/. A method's cell is
 the mean over the seeds that all of it was run with.
 """
 
@@ -31,7 +31,7 @@ FIRST, FRESH = range(1, 6), range(6, 11)
 
 def read(pattern: str) -> list[Line]:
     """The lines of some files."""
-    return [json.loads(line) for file in sorted(Path("results").glob(pattern)) for line in file.open()]
+    return [json.loads(line) for file in sorted(Path("results/personalisation").glob(pattern)) for line in file.open()]
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -44,7 +44,7 @@ class Figures:
     """The lines by their keys, and means over seeds."""
 
     def __init__(self) -> None:
-        self.known = {line["key"]: line for line in read("personalisation.jsonl")}
+        self.known = {line["key"]: line for line in read("measured.jsonl")}
 
     def of(self, task: str, draw: int, what: str) -> list[Line]:
         """One line per seed of those whose personal models were measured."""
@@ -117,7 +117,7 @@ class Figures:
 
     def feedback(self) -> str:
         """What came of feeding the tolerances back."""
-        lines = read("personalisation-feedback.jsonl")
+        lines = read("feedback.jsonl")
         draws = sorted({line["draw"] for line in lines})
         found = {(line["what"], line["draw"]): line for line in lines}
         rows = []
