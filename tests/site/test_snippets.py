@@ -17,7 +17,7 @@ NOT_RUN = {
     "docs/data.md": 2,
     "docs/index.md": 1,
     "docs/live.md": 1,
-    "docs/machines.md": 3,
+    "docs/machines.md": 4,
     "docs/notebook.md": 1,
     "docs/python.md": 2,
     "docs/reproduce.md": 1,
