@@ -1,6 +1,6 @@
 """Personalisation beside methods that are tuned on validation data.
 
-    python benchmarks/personalisation.py results/personalisation/measured.jsonl synthetic --draws 1,2,3,4,5 --seeds 0,1,2
+    python benchmarks/personalisation.py results/personalisation/measured.jsonl synthetic --draws 1,2 --seeds 0,1
 
 One line of JSON per run; what the file holds is not run again. Every method has as many settings. The one with the best
 local accuracy on a fifth of the training examples, seed 0, is trained on all of them with each seed and measured on the
