@@ -85,7 +85,7 @@ REFUSALS = {
     "a device": "another process is there with it",  # whose own node is there
     "an unknown key": "its key is not registered",
     "no key": "401",
-    "no TLS": "disconnected",
+    "no TLS": "disconnected|reset by peer",  # the server hangs up, before or after the request is out
     "another authority": "CERTIFICATE_VERIFY_FAILED",
 }
 
@@ -171,7 +171,7 @@ def test_one_machine(tmp_path, subtests, real_data):
         for who, why in tried_to_join(loop, tmp_path / "other").items():
             with subtests.test("a node that may not join", who=who):
                 assert why is not None
-                assert REFUSALS[who] in why
+                assert re.search(REFUSALS[who], why)
         assert loop.link.text.count("Activated node_id") == before
 
         with subtests.test("telemetry is off"):

@@ -185,20 +185,11 @@ class SCAFFOLD(Descending):
         else:
             path = self.lr * solver.path(carry.context.steps, self.momentum)
             own = jax.tree.map(lambda added, zi, xi: (zi - xi) / path - added, self.correction(carry), z, x)
-        info = {
-            "drift": trees.sqdist(x, z),
-            "loss": carry.descent.loss / carry.context.steps,
-            "control": trees.sqnorm(own),
-            "weight": carry.weight,
-        }
+        info = {"drift": trees.sqdist(x, z), "loss": carry.descent.loss / carry.context.steps}
+        info |= {"control": trees.sqnorm(own), "weight": carry.weight}
+        move, change = (trees.scale(carry.weight, trees.sub(*pair)) for pair in ((x, z), (own, old.c)))
         new = 1 - old.joined
-        total = Total(
-            move=trees.scale(carry.weight, trees.sub(x, z)),
-            weight=carry.weight,
-            c=trees.scale(carry.weight, trees.sub(own, old.c)),
-            new_weight=new * carry.weight,
-            new_members=new,
-        )
+        total = Total(move, carry.weight, c=change, new_weight=new * carry.weight, new_members=new)
         return Finished(Device(x, own, jnp.ones_like(old.joined)), total, info)
 
     def update(self, server: Server, total: Total, population: Scalar) -> Server:
