@@ -93,8 +93,8 @@ def calibrate(
         tuple(dict.fromkeys(starts)),
         personalize and model.statistics is None,
     )
-    _check(plan, federation, model)
     about = [final.chosen_on(federation, model, plan.validation, len(plan.seeds))]
+    _check(plan, federation, model)
     if personalize and not plan.personalize:
         about.append(f"Nothing was personalised: {model.name} keeps statistics besides its parameters.")
     folder = Path(out) if out is not None else Path("runs") / f"calibrate-{base.data['name']}"
@@ -117,8 +117,6 @@ def calibrate(
 
 def _check(plan: Calibration, federation: Federation, model: Model) -> None:
     """Refuse what cannot be run before anything is."""
-    if model.correct is None:
-        raise InputError("this model has no accuracy to balance: its answers are neither right nor wrong")
     base = plan.setting(plan.starts[0], "learned")
     for setting in (base, *plan.others()):
         plan.spec(setting, plan.seeds[0]).check(setting.spec.build_part("algorithm"), model, federation)
