@@ -28,6 +28,16 @@ def typed(*arguments):
     assert stop.value.code in (0, None)
 
 
+def only_folder():
+    """The one that a command made below runs/, and that a function without a folder takes, too."""
+    (folder,) = Path("runs").iterdir()
+    return folder
+
+
+def written(folder):
+    return {p: p.stat().st_mtime_ns for p in folder.rglob("summary.json")}
+
+
 def history(folder):
     table = pd.read_csv(folder / "history.csv")
     return table.drop(columns=["seconds", "train_seconds"])
@@ -58,36 +68,48 @@ def test_a_sweep(tmp_path):
 
 
 def test_a_comparison():
-    typed("compare", "fedbc", "fedavg", *TINY, "--seeds", "1", "--workers", "1", "--out", "typed", "--lanes", "1")
+    typed("compare", "fedbc", "fedavg", *TINY, "--seeds", "1", "--workers", "1", "--lanes", "1")
+    usual = only_folder()
     specs = {name: fedbc.RunSpec({"name": name}, SPEC.data, run=SPEC.run) for name in ("fedbc", "fedavg")}
     called = fedbc.run_comparison(specs, "called", seeds=1, workers=1, quiet=True)
     columns = ["method", "global_accuracy", "local_accuracy"]
     pd.testing.assert_frame_equal(
         called.table[columns],
-        fedbc.compare(sorted(Path("typed/runs").iterdir()))
+        fedbc.compare(sorted((usual / "runs").iterdir()))
         .table.set_index("method")
         .loc[["fedbc", "fedavg"]]
         .reset_index()[columns],
     )
+    began = written(usual / "runs")
+    fedbc.run_comparison(specs, workers=1, quiet=True)  # finds the runs of the command
+    assert (only_folder(), written(usual / "runs")) == (usual, began)
+    with pytest.raises(fedbc.InputError, match="give a specification for each method"):
+        fedbc.run_comparison({})
 
 
-def test_tuning(tmp_path):
+def test_tuning():
     search = ["lr=0.01,0.1", "dual_lr=0.001"]
-    typed("tune", "fedbc", *TINY, "--grid", "own", *(f"--search={s}" for s in search), "--out", "typed",
-          "--workers", "1", "--lanes", "1")  # fmt: skip
+    typed("tune", "fedbc", *TINY, "--grid", "own", *(f"--search={s}" for s in search), "--workers", "1", "--lanes", "1")
+    usual = only_folder()
     tuned = fedbc.tune(SPEC, "called", grid="own", search=search, workers=1, quiet=True)
-    assert (tmp_path / "typed" / "best.toml").read_text() == tuned.best.read_text()
+    assert (usual / "best.toml").read_text() == tuned.best.read_text()
     assert tuned.chosen.algorithm["lr"] in (0.01, 0.1)
+    began = (usual / "trials.jsonl").read_text()
+    fedbc.tune(SPEC, grid="own", search=search, workers=1, quiet=True)  # finds the study of the command
+    assert (only_folder(), (usual / "trials.jsonl").read_text()) == (usual, began)
 
 
-def test_a_calibration(tmp_path):
+def test_a_calibration():
     typed("calibrate", *TINY, "--tolerances", "0.1,learned", "--starts", "global", "--method", "none",
-          "--seeds", "1", "--out", "typed", "--workers", "1", "--lanes", "1")  # fmt: skip
-    calibrated = fedbc.calibrate(
-        SPEC, "called", tolerances=[0.1, "learned"], starts=["global"], seeds=1, methods={}, workers=1, quiet=True
-    )
-    assert (tmp_path / "typed" / "recommended.toml").read_text() == calibrated.recommended.read_text()
+          "--seeds", "1", "--workers", "1", "--lanes", "1")  # fmt: skip
+    usual = only_folder()
+    how = {"tolerances": [0.1, "learned"], "starts": ["global"], "seeds": 1, "methods": {}, "workers": 1, "quiet": True}
+    calibrated = fedbc.calibrate(SPEC, "called", **how)
+    assert (usual / "recommended.toml").read_text() == calibrated.recommended.read_text()
     assert calibrated.chosen.algorithm["tolerance"] in (0.1, "learned")
+    began = (usual / "results.jsonl").read_text()
+    fedbc.calibrate(SPEC, **how)  # finds the runs of the command
+    assert (only_folder(), (usual / "results.jsonl").read_text()) == (usual, began)
 
 
 def test_the_paper():

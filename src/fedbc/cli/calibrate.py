@@ -16,7 +16,7 @@ from fedbc.cli.explain import GroupedCommand
 from fedbc.cli.run import specifications
 from fedbc.cli.tables import of_report
 from fedbc.errors import InputError
-from fedbc.runs import RunSpec, read_toml
+from fedbc.runs import RunSpec, read_toml, usual_folder
 from fedbc.selection import OTHERS, Calibrated, Gives, calibrate, calibration_tables
 
 SWEPT = ("algorithm__tolerance", "algorithm__start", "run__validation", "run__pooled")
@@ -102,7 +102,7 @@ def calibrate_command(
     base = specs.pop("fedbc")
     others = {OTHERS.get(name, name): spec for name, spec in specs.items()}
     others |= {name: replace(base, algorithm=table) for name, table in files.items()}
-    folder = out or Path("runs") / f"calibrate-{base.data_name}"
+    folder = out or usual_folder("calibrate", base.data_name)
     with stopping(folder):
         calibrated = calibrate(
             base,

@@ -17,7 +17,7 @@ from fedbc.cli.run import specifications
 from fedbc.errors import InputError
 from fedbc.personalization import sentence
 from fedbc.reports import advice_table, compare, is_comparison, run_comparison
-from fedbc.runs import CATALOG, RunFolder
+from fedbc.runs import CATALOG, RunFolder, usual_folder
 from fedbc.selection import CONTROLS, with_tuning
 
 
@@ -99,13 +99,13 @@ def compare_command(
         if controls:
             raise InputError("--controls cannot be given with folders of runs: they were run already")
         _refuse_settings(others, {"--seeds": seeds, "--splits": splits}, values)
-        target = _target(out, "-".join(dict.fromkeys(Path(w).name for w in what)))
+        target = _target(out or usual_folder("compare", *dict.fromkeys(Path(w).name for w in what)))
         comparison = compare([folder.path for folder in _run_folders(what)], any_rounds=any_rounds, metrics=wanted)
     else:
         specs = specifications((*what, *CONTROLS) if controls else what, data_name, model_name, config, values)
         if controls:
             specs = {name: with_tuning(spec) for name, spec in specs.items()}
-        target = _target(out, f"{'-'.join(specs)}-{next(iter(specs.values())).data_name}")
+        target = _target(out or usual_folder("compare", *specs, next(iter(specs.values())).data_name))
         with stopping(target / "runs"):
             comparison = run_comparison(
                 specs,
@@ -163,8 +163,7 @@ def _refuse_settings(others: dict[str, Any], counts: dict[str, int], values: dic
         raise InputError(f"{given[0]} cannot be given with folders of runs: they keep their specifications")
 
 
-def _target(out: Path | None, name: str) -> Path:
-    target = out if out is not None else Path("runs") / f"compare-{name}"
+def _target(target: Path) -> Path:
     if not is_comparison(target):
         storage.refuse_existing(target)
     return target

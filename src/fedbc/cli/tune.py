@@ -13,6 +13,7 @@ from fedbc.cli.ending import stopping, tell
 from fedbc.cli.explain import GroupedCommand
 from fedbc.cli.run import specifications
 from fedbc.cli.tables import of_report
+from fedbc.runs import usual_folder
 from fedbc.selection import PRUNERS, SAMPLERS, trials_table, tune
 
 
@@ -90,7 +91,7 @@ def tune_command(
     Ctrl-C at any moment; the same command goes on. More --trials make a study longer.
     """
     (base,) = specifications((algorithm,), data_name, model_name, config, values).values()
-    folder = out or Path("runs") / f"tune-{algorithm}-{base.data_name}"
+    folder = out or usual_folder("tune", algorithm, base.data_name)
     with stopping(folder):
         tuned = tune(
             base,

@@ -23,7 +23,7 @@ from fedbc.reports.comparable import built_part, measured_on, seed_of, split_of,
 from fedbc.reports.grouping import absent_name, built_models, grouped
 from fedbc.reports.metric_scores import Metrics
 from fedbc.reports.tables import Column, Table, shown_scores
-from fedbc.runs import MethodRuns, RunSpec, data_name, load
+from fedbc.runs import MethodRuns, RunSpec, data_name, load, usual_folder
 from fedbc.simulation.metrics import TEST_LOSSES, has_accuracy
 from fedbc.simulation.result import Result
 
@@ -341,7 +341,7 @@ def _mark(target: Path, comparison: Comparison | None) -> None:
 
 def run_comparison(
     specs: Mapping[str, RunSpec],
-    folder: str | Path,
+    folder: str | Path | None = None,
     *,
     seeds: int = 1,
     splits: int = 1,
@@ -353,7 +353,8 @@ def run_comparison(
     """Run methods on one federation, with several seeds each, and compare them.
 
     specs: one specification per method, by the name to show.
-    folder: where the runs are kept; what is finished there is used again, what was begun goes on.
+    folder: where the runs are kept, runs/compare-METHODS-DATA if not given; what is finished there is used again, what
+        was begun goes on.
     seeds: how many, from each specification's own on.
     splits: over how many divisions of each device's examples into training and test sets: the one that the data come
         with, and others, drawn anew; each is run with every seed.
@@ -364,8 +365,10 @@ def run_comparison(
     checks.integer("splits", splits, at_least=1)
     if workers is not None:
         checks.integer("workers", workers, at_least=1)
-    target = Path(folder)
+    if not specs:
+        raise InputError("specs={} is not accepted: give a specification for each method")
     first = next(iter(specs.values()))
+    target = Path(folder) if folder is not None else usual_folder("compare", *specs, first.data_name)
     federation, model = first.build_part("data"), first.build_part("model")
     metric_scores.check(metrics, classes=model.correct is not None)
     for spec in specs.values():
@@ -391,9 +394,3 @@ def run_comparison(
 def _loaded(given: Given | Sequence[Given]) -> list[Result]:
     several = [given] if isinstance(given, Result | str | Path) else list(given)
     return [g if isinstance(g, Result) else load(g) for g in several]
-
-
-def finite(values: Any) -> np.ndarray:
-    """As floats, with NaN for what is not finite."""
-    array = np.asarray(values, float)
-    return np.where(np.isfinite(array), array, np.nan)

@@ -11,7 +11,7 @@ import pandas as pd
 from fedbc.drawing import running_mean
 from fedbc.reports.charts import Chart
 from fedbc.reports.comparable import seed_of, split_of
-from fedbc.reports.comparison import Comparison, finite
+from fedbc.reports.comparison import Comparison
 from fedbc.reports.marks import DEVICE, by_method, listed, picked, slim, with_parameters
 from fedbc.simulation.metrics import TEST_LOSSES
 
@@ -146,7 +146,7 @@ def duals(comparison: Comparison, shown: np.ndarray) -> list[Chart]:
         return []
     rows = pd.concat(parts, ignore_index=True)
     rows = rows[rows["device"].isin(shown)]
-    rows = slim(rows.assign(tolerance=finite(rows["tolerance"])))
+    rows = slim(rows.assign(tolerance=rows["tolerance"].where(np.isfinite(rows["tolerance"]))))
     charts = []
     for column, title, axis in (
         ("multiplier", "Multipliers lambda over time", "λᵢ"),

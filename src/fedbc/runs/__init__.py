@@ -3,7 +3,7 @@
 from fedbc.runs.catalog import CATALOG, Entry, Option, argument_help, entry
 from fedbc.runs.deployed import SUMS_ONLY, has_sums_only
 from fedbc.runs.execute import begin, execute, execute_in
-from fedbc.runs.in_folders import How, reserved_folder, resume, run, run_methods
+from fedbc.runs.in_folders import How, reserved_folder, resume, run, run_methods, usual_folder
 from fedbc.runs.lines import Line, Lines, State, is_result, state_of
 from fedbc.runs.listing import delete, list_runs
 from fedbc.runs.loading import load
@@ -61,4 +61,5 @@ __all__ = [
     "state_of",
     "sweep",
     "tell_round",
+    "usual_folder",
 ]

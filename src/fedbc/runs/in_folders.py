@@ -89,6 +89,11 @@ def resume(folder: str | Path, *, rounds: int | None = None, **how: Unpack[How])
     return _run_each(jobs, **how)
 
 
+def usual_folder(work: str, *about: str) -> Path:
+    """The folder of a comparison, a study or a calibration if nobody says: below runs/, by what it is about."""
+    return Path("runs") / "-".join((work, *about))
+
+
 @contextlib.contextmanager
 def reserved_folder(specs: Mapping[str, RunSpec]) -> Iterator[Path]:
     """A new folder below runs/ for the runs of some methods, for nobody else; if it stays empty, it goes again."""

@@ -13,7 +13,7 @@ from fedbc.data.federation import Federation
 from fedbc.data.validation import held_out_sizes
 from fedbc.errors import InputError
 from fedbc.models.base import Model
-from fedbc.runs import RunSpec
+from fedbc.runs import RunSpec, usual_folder
 from fedbc.runs.many import tell_errors
 from fedbc.selection import final, measured
 from fedbc.selection.calibration import STARTS, Calibration, default_methods, work
@@ -97,7 +97,7 @@ def calibrate(
     _check(plan, federation, model)
     if personalize and not plan.personalize:
         about.append(f"Nothing was personalised: {model.name} keeps statistics besides its parameters.")
-    folder = Path(out) if out is not None else Path("runs") / f"calibrate-{base.data['name']}"
+    folder = Path(out) if out is not None else usual_folder("calibrate", base.data_name)
     _take(folder)
     with progress.shown(quiet=quiet) as display:
         lines, personal = plan.run(folder, workers=workers, ray=ray, on_line=tell_errors(display))

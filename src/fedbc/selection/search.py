@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedbc import checks, drawing, progress
 from fedbc.errors import InputError, unknown
-from fedbc.runs import RunSpec, entry
+from fedbc.runs import RunSpec, entry, usual_folder
 from fedbc.runs.many import tell_errors
 from fedbc.selection import spaces, tuning
 from fedbc.selection.calibration import measured_sparely
@@ -72,7 +72,8 @@ def tune(
     checks.integer("seeds", seeds, at_least=1)
     plan = _plan(base, grid, sampler, trials, search, score, pruner, seeds, validation)
     about = _check(plan, validation)
-    folder = Path(out) if out is not None else Path("runs") / f"tune-{base.algorithm['name']}-{base.data['name']}"
+    name = str(base.algorithm["name"])
+    folder = Path(out) if out is not None else usual_folder("tune", name, base.data_name)
     plan.write(folder)
     with progress.shown(quiet=quiet) as display:
         tuning.run_study(plan, folder, workers=workers, ray=ray, on_line=tell_errors(display))
