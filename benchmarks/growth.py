@@ -66,8 +66,8 @@ def run_point(point: Point) -> dict[str, Any]:
 
     import fedbc
     from fedbc.data.federation import Split, from_splits
+    from fedbc.simulation.rounds import Simulation
     from fedbc.simulation.settings import Settings
-    from fedbc.simulation.simulate import Simulation
 
     imported = _peak_memory()
     draw = np.random.default_rng(0)

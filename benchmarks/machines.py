@@ -46,8 +46,8 @@ def rounds_worker(machines: Any, workload: Workload) -> Iterator[dict[str, Any]]
     import numpy as np
 
     import fedbc
+    from fedbc.simulation.rounds import Simulation
     from fedbc.simulation.settings import Settings
-    from fedbc.simulation.simulate import Simulation
 
     model, federation = build(workload.job(Path(), ""))
     settings = Settings(
@@ -88,8 +88,8 @@ def memory_worker(machines: Any, devices: int) -> Iterator[dict[str, Any]]:
     import numpy as np
 
     import fedbc
+    from fedbc.simulation.rounds import Simulation
     from fedbc.simulation.settings import Settings
-    from fedbc.simulation.simulate import Simulation
 
     imported = held()
 

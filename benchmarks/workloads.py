@@ -161,8 +161,8 @@ def prepare(workload: Workload, folder: Path) -> dict[str, Any]:
 
     import fedbc
     from fedbc import storage
+    from fedbc.simulation.rounds import Simulation
     from fedbc.simulation.settings import Settings
-    from fedbc.simulation.simulate import Simulation
 
     model, federation = build(dataclasses.asdict(workload))
     folder.mkdir(parents=True, exist_ok=True)

@@ -9,8 +9,8 @@ import jax
 import fedbc
 from benchmarks import workloads
 from benchmarks.workers.protocol import Contestant, Job, Round, serve
+from fedbc.simulation.rounds import Simulation
 from fedbc.simulation.settings import Settings
-from fedbc.simulation.simulate import Simulation
 
 ALGORITHMS = {"FedBC": fedbc.FedBC, "FedAvg": fedbc.FedAvg}
 

@@ -15,9 +15,9 @@ import fedbc
 from fedbc import trees
 from fedbc.algorithms import ALGORITHMS
 from fedbc.algorithms.domains import Ball, Box
+from fedbc.simulation.rounds import Simulation
 from fedbc.simulation.schedule import Batching, Planner
 from fedbc.simulation.settings import Settings
-from fedbc.simulation.simulate import Simulation
 
 # --- K_i --------------------------------------------------------------------------------------------------------------
 

@@ -8,9 +8,9 @@ import pytest
 
 import fedbc
 from fedbc.errors import InputError
+from fedbc.simulation.rounds import Simulation
 from fedbc.simulation.schedule import Batching
 from fedbc.simulation.settings import Settings
-from fedbc.simulation.simulate import Simulation
 
 RUN = {"rounds": 2, "epochs": 2, "batch_size": 5, "seed": 3, "evaluate": ("global", "local")}
 

@@ -20,9 +20,9 @@ from fedbc import algorithms
 from fedbc.algorithms.base import Context
 from fedbc.errors import DeviceError, InputError
 from fedbc.simulation.device import run_key
+from fedbc.simulation.rounds import Simulation
 from fedbc.simulation.schedule import INIT
 from fedbc.simulation.settings import Settings
-from fedbc.simulation.simulate import Simulation
 from fedbc.torch import models as modules
 from fedbc.torch import oracle, to_jax, to_torch
 from fedbc.torch.program import trace
@@ -268,7 +268,7 @@ def test_workers_end_with_the_process_that_made_them(tmp_path):
     code = """
 import fedbc, sys, time
 fed = fedbc.data.federation([([[1.0, 2.0]], [0])] * 2, [([[1.0, 2.0]], [1])] * 2, classes=2)
-from fedbc.simulation.simulate import Simulation, Settings
+from fedbc.simulation.rounds import Simulation, Settings
 import torch
 run = Simulation(fedbc.FedAvg(), fedbc.torch.model(lambda: torch.nn.Linear(2, 2)), fed, Settings(evaluate=()))
 run.advance()

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import fedbc
+from fedbc.simulation.rounds import Simulation
 from fedbc.simulation.settings import Settings
-from fedbc.simulation.simulate import Simulation
 
 SETTING = {"rounds": 4, "epochs": 2, "batch_size": 5, "sample": 3, "seed": 3}
 FEDBC = fedbc.FedBC(lr=0.1, dual_lr=0.1, momentum=0.5)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import fedbc
+from fedbc.simulation.rounds import Simulation
 from fedbc.simulation.settings import Settings
-from fedbc.simulation.simulate import Simulation
 from fedbc.simulation.training import MOST_ROUNDS, SingleRounds, Strides, training
 
 METHODS = [

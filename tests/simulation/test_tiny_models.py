@@ -10,8 +10,8 @@ import pytest
 import fedbc
 from fedbc.models.layers import short_product
 from fedbc.simulation.engine import lane_input
+from fedbc.simulation.rounds import Simulation
 from fedbc.simulation.settings import Settings
-from fedbc.simulation.simulate import Simulation
 from fedbc.simulation.training import Strides
 
 ONE_FUNCTION = "xla_cpu_small_call"

@@ -18,7 +18,7 @@ from fedbc.paper.catalogue import DRAWS, FIRST_SEED
 from fedbc.runs import CallEachRound, Line, Observer, RunSpec, execute, is_result, tell_round
 from fedbc.simulation.checkpoints import Checkpoint
 from fedbc.simulation.result import Result
-from fedbc.simulation.simulate import Simulation
+from fedbc.simulation.rounds import Simulation
 
 CURVES = ("global_accuracy", "local_accuracy", "global_loss", "accuracy_variance")
 POINTS = 100

@@ -30,8 +30,8 @@ import fedbc
 from fedbc.algorithms import smoothness
 from fedbc.data.federation import Federation
 from fedbc.models.base import Model, cross_entropy, half_squared_error
+from fedbc.simulation.rounds import Simulation
 from fedbc.simulation.settings import Settings
-from fedbc.simulation.simulate import Simulation
 
 DEVICES, SAMPLE, FEATURES, EXAMPLES = 10, 5, 8, 40
 RATE = 0.05

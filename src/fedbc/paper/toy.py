@@ -15,8 +15,8 @@ import numpy as np
 
 import fedbc
 from fedbc.models.base import Model, half_squared_error
+from fedbc.simulation.rounds import Simulation
 from fedbc.simulation.settings import Settings
-from fedbc.simulation.simulate import Simulation
 
 CENTRES = np.array([[0.0, 1.0], [2.0, -1.0]])
 CURVATURES = np.array([[[1.0, 0.0], [0.0, 0.05]], [[0.06, 0.02], [0.02, 0.9]]])

@@ -22,9 +22,9 @@ from fedbc.data.federation import Federation, Split
 from fedbc.models.base import Model
 from fedbc.personalization.choice import judged
 from fedbc.simulation.evaluation import OwnModels
+from fedbc.simulation.rounds import Simulation
 from fedbc.simulation.scoring import Scorer
 from fedbc.simulation.settings import Settings
-from fedbc.simulation.simulate import Simulation
 
 Array = np.ndarray
 

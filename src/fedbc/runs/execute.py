@@ -17,7 +17,7 @@ from fedbc.runs.outcome import Observer, Outcome, Row
 from fedbc.runs.spec import Problem, RunSpec
 from fedbc.simulation.checkpoints import Checkpoint
 from fedbc.simulation.result import Result, RunFolder
-from fedbc.simulation.simulate import Simulation
+from fedbc.simulation.rounds import Simulation
 from fedbc.trackers import Tracker
 
 

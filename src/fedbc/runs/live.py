@@ -21,7 +21,7 @@ from fedbc.errors import InputError, Notice
 from fedbc.runs.lines import State
 from fedbc.runs.outcome import Observer, Outcome
 from fedbc.simulation.result import RunFolder
-from fedbc.simulation.simulate import Simulation
+from fedbc.simulation.rounds import Simulation
 
 WRITE_SECONDS = 1.0
 _LOCK_SECONDS = 2.0  # a watcher holds the lock for a moment now and then

@@ -11,7 +11,7 @@ from fedbc.errors import Diverged
 from fedbc.runs.lines import Line, State
 from fedbc.runs.spec import RunSpec
 from fedbc.simulation.result import Result
-from fedbc.simulation.simulate import Simulation
+from fedbc.simulation.rounds import Simulation
 
 Row = Mapping[str, Any]
 

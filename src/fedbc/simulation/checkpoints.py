@@ -18,7 +18,7 @@ from fedbc.errors import InputError
 from fedbc.machines.world import Machines
 
 if TYPE_CHECKING:
-    from fedbc.simulation.simulate import Simulation
+    from fedbc.simulation.rounds import Simulation
 
 _PART = re.compile(r"-round-(\d+)-machine-(\d+)-of-(\d+)$")
 _KNOWN = 4
