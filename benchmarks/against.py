@@ -82,7 +82,7 @@ def serve(job: dict[str, Any]) -> None:
 
     import fedbc
     from fedbc.simulation.settings import Settings
-    from fedbc.simulation.simulate import Simulation
+    from fedbc.simulation.simulate import Simulation  # where earlier commits have it, too
 
     answers, sys.stdout = sys.stdout, sys.stderr
     loader, arguments = job["data"]

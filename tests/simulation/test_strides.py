@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import fedbc
+from fedbc.simulation.checkpoints import Checkpoint
 from fedbc.simulation.rounds import Simulation
 from fedbc.simulation.settings import Settings
 from fedbc.simulation.training import MOST_ROUNDS, SingleRounds, Strides, training
@@ -86,9 +87,10 @@ def test_a_checkpoint_within_a_stride_continues_to_the_same_bits(small, tiny_mod
     advanced(whole, 20, ahead=100)
     for _ in range(7):
         stopped.advance(ahead=100)
-    stopped.save(tmp_path / "state")
+    kept = Checkpoint(tmp_path / "state")
+    kept.keep(stopped)
     resumed.advance(ahead=100)  # what it has trained ahead is not taken for the restored run's
-    resumed.restore(tmp_path / "state")
+    kept.restore(resumed)
     assert resumed.round == 7
     assert_same_bits(whole, advanced(resumed, 13, ahead=100))
 

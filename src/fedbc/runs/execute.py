@@ -46,7 +46,7 @@ def execute(
         problem = problem or here().together("build the run", spec.build)
         run = Simulation(*problem, settings, debug=debug)
         if checkpoint is not None:
-            run.restore(checkpoint.file)
+            checkpoint.restore(run)
             storage.drop_leftovers(checkpoint.file)
         for observer in observers:
             observer.begin(run, rounds)

@@ -20,8 +20,8 @@ from fedbc.data.files import VARIABLE as DATA_PLACE
 from fedbc.errors import InputError, unknown
 from fedbc.runs import own
 from fedbc.runs.catalog import Entry, entry
-from fedbc.simulation.rounds import simulate
 from fedbc.simulation.settings import Settings
+from fedbc.simulation.simulate import simulate
 from fedbc.simulation.telling import data_name
 
 USUAL_MODEL = {"synthetic": "logistic", "mnist": "mlp", "cifar10": "cnn", "shakespeare": "lstm"}

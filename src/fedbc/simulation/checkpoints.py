@@ -1,4 +1,4 @@
-"""Where a run's whole state is kept: one file, or where machines share the run one part per machine.
+"""A run's whole state, kept and taken over: one file, or where machines share the run one part per machine.
 
 A part holds the devices that its machine owns, and all that the machines have in common. Parts are valid only as a
 whole: the last whole set stays until the next one is complete, whenever a machine dies.
@@ -10,16 +10,21 @@ import re
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import numpy as np
 
+from fedbc import storage
 from fedbc.errors import InputError
 from fedbc.machines.world import Machines
+from fedbc.simulation.description import check_same_run
+from fedbc.simulation.diagnostics import Diagnostics
 
 if TYPE_CHECKING:
     from fedbc.simulation.rounds import Simulation
 
+FORMAT = "fedbc-checkpoint-1"
 _PART = re.compile(r"-round-(\d+)-machine-(\d+)-of-(\d+)$")
 _KNOWN = 4
 """How many rounds machines tell each other of: between two checkpoints there are at most two."""
@@ -58,11 +63,11 @@ class Checkpoint:
         """Write the state."""
         machines = run.machines
         if machines.alone:
-            run.save(self.file)
+            _save(run, self.file)
             superseded = list(parts(self.file))
         else:
             own = Part(run.round, machines.index, machines.count)
-            machines.together("write its part of the checkpoint", lambda: run.save(own.beside(self.file)))
+            machines.together("write its part of the checkpoint", lambda: _save(run, own.beside(self.file)))
             mine = [p for p in parts(self.file) if p.machine == machines.index or machines.leads]
             superseded = [p for p in mine if (p.round, p.machines) != (own.round, own.machines)]
             if machines.leads:
@@ -70,6 +75,16 @@ class Checkpoint:
         for part in superseded:
             part.beside(self.file).unlink(missing_ok=True)
         self._kept_at = time.perf_counter()
+
+    def restore(self, run: Simulation, *, missing: str = "begin") -> None:
+        """Have a run take over the state that was kept; one of another run, or a damaged one, is an InputError.
+
+        missing: what to do if there is none: "begin" leaves the run at its beginning, "refuse" is an InputError.
+        """
+        files = run.machines.together("find its checkpoint", lambda: find(self.file, run.machines))
+        if not files and missing == "begin":
+            return
+        run.machines.together("read its checkpoint", lambda: _restore(run, files or [self.file]))
 
 
 def exists(file: Path) -> bool:
@@ -111,3 +126,56 @@ def find(file: Path, machines: Machines) -> list[Path]:
         lying = ", ".join(part.beside(file).name for part in parts(file)) or "nothing"
         raise InputError(f"{file.parent} holds no whole checkpoint: {lying}; all machines' parts of a round are needed")
     return []
+
+
+def _save(run: Simulation, file: Path) -> None:
+    """Write the whole state to one file, atomically."""
+    columns = run.diagnostics.columns()
+    arrays = {
+        **storage.named(run.server, "server"),
+        **storage.named(run.store.stacks, "devices"),
+        "participants": run.store.devices,
+        **{f"scores.{k}": v for k, v in run.evaluator.state().items()},
+        **{f"device_rows.{k}": v for k, v in columns.items()},
+    }
+    facts = {
+        "format": FORMAT,
+        "round": run.round,
+        "spec": run.spec,
+        "history": run.history,
+        "device_columns": list(columns),
+    }
+    storage.write_arrays(file, arrays, facts)
+
+
+def _restore(run: Simulation, files: list[Path]) -> None:
+    """From one file, or from one per machine; what other machines own is left to them."""
+    own = np.ones(run.federation.devices, bool)
+    if run.federation.owned is not None:
+        own = np.isin(np.arange(run.federation.devices), run.federation.owned)
+    read = [_read(file, run.spec) for file in files]
+    arrays, facts = read[0]
+    run.server = run.engine.lanes.put(storage.restored(run.server, arrays, "server"))[0]
+    kept = [own[part["participants"]] for part, _ in read]
+    stacks = [
+        jax.tree.map(lambda a, k=k: a[k], storage.restored(run.store.template, part, "devices"))
+        for (part, _), k in zip(read, kept, strict=True)
+    ]
+    participants = [part["participants"][k] for (part, _), k in zip(read, kept, strict=True)]
+    run.store.restore(np.concatenate(participants), jax.tree.map(lambda *a: np.concatenate(a), *stacks))
+    run.evaluator.restore([_under("scores.", part) for part, _ in read])
+    columns = _under("device_rows.", arrays)
+    diagnostics = Diagnostics({name: columns[name] for name in facts["device_columns"]})
+    run.stand_after(facts["round"], facts["history"], diagnostics)
+
+
+def _read(file: Path, spec: dict[str, Any]) -> tuple[storage.Arrays, dict[str, Any]]:
+    arrays, facts = storage.read_arrays(file)
+    if facts.get("format") != FORMAT:
+        raise InputError(f"{file} has format {facts.get('format')!r}; this version reads {FORMAT}")
+    check_same_run(file, facts["spec"], spec)
+    return arrays, facts
+
+
+def _under(prefix: str, arrays: storage.Arrays) -> storage.Arrays:
+    return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedbc import storage
 from fedbc.algorithms.base import Algorithm
 from fedbc.errors import InputError
 from fedbc.models.base import Model
+from fedbc.simulation.device import run_key
 from fedbc.simulation.result import Result, RunFolder, State
+from fedbc.simulation.schedule import INIT
 from fedbc.simulation.store import DeviceStore
 
 
@@ -24,6 +27,22 @@ class Start(NamedTuple):
     """the global model"""
     state: State | None
     """the server's and the devices' states, of a run that is gone on with"""
+
+
+def draw_parameters(model: Model, seed: int) -> Any:
+    """A model's, by a run's seed; of JAX's own types, so that a number of Python's or NumPy's in them is one, too."""
+    drawn = _numpy_numbers()
+    params = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), model.init(run_key(seed, INIT)))
+    if drawn != _numpy_numbers():
+        again = model.init(run_key(seed, INIT))
+        if not all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(again), strict=True)):
+            raise InputError(
+                f"model {model.name} gives other parameters for the same key, so that methods would start differently "
+                "and no run could be repeated: draw them from init's key, not from NumPy's random numbers"
+            )
+    if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(params)):
+        raise InputError(f"model {model.name} begins with a parameter that is not finite: see what init(key) gives")
+    return params
 
 
 def read_start(initial: Any, algorithm: Algorithm, model: Model) -> Start:
@@ -75,6 +94,12 @@ def _from_folder(folder: RunFolder, algorithm: Algorithm, like: Any) -> Start:
     server = storage.restored(jax.eval_shape(algorithm.init_server, like), arrays, "server")
     under = {name: a for name, a in arrays.items() if name.startswith("devices.") or name == "devices"}
     return Start(params, State(server, arrays["participants"], under, from_file=True))
+
+
+def _numpy_numbers() -> tuple[bytes, int]:
+    """How far NumPy's global random numbers are drawn, which no seed of a run determines."""
+    state: Any = np.random.get_state(legacy=False)["state"]  # type: ignore[index]  # noqa: NPY002
+    return state["key"].tobytes(), state["pos"]
 
 
 def _described(shapes: dict[str, tuple[int, ...]]) -> str:

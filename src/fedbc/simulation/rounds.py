@@ -4,182 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple, cast
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from fedbc import checks, data, runtime, storage
+from fedbc import data, runtime, storage
 from fedbc.algorithms.base import INFO, Algorithm
-from fedbc.algorithms.domains import Domain, check_domain
-from fedbc.algorithms.finetune import FineTune
-from fedbc.algorithms.optimizers import OWN
-from fedbc.algorithms.schedules import Schedule
+from fedbc.algorithms.domains import check_domain
 from fedbc.data.federation import Federation
 from fedbc.errors import Diverged, InputError, Interrupted, MachineLost
 from fedbc.machines.joining import here
 from fedbc.machines.share import keep_own
 from fedbc.models.base import Model
-from fedbc.simulation import batches, callback, checkpoints
+from fedbc.simulation import batches, callback
 from fedbc.simulation.callback import OnRound
 from fedbc.simulation.checkpoints import Checkpoint
 from fedbc.simulation.debug import ByHand
-from fedbc.simulation.description import check_same_run, checksum, describe_run
+from fedbc.simulation.description import checksum, describe_run
 from fedbc.simulation.device import run_key
 from fedbc.simulation.diagnostics import Diagnostics, RoundReport
 from fedbc.simulation.ending import COLUMN, Reason
 from fedbc.simulation.engine import Engine
-from fedbc.simulation.evaluation import DEFAULT, Evaluator, Row, all_duals
-from fedbc.simulation.initial import Start, origin, read_start
+from fedbc.simulation.evaluation import Evaluator, Row, all_duals
+from fedbc.simulation.initial import Start, draw_parameters, origin, read_start
 from fedbc.simulation.interrupt import patient_interrupt
 from fedbc.simulation.lanes import Lanes
-from fedbc.simulation.result import Result, RunFolder, State
-from fedbc.simulation.schedule import INIT, NOISE, Batching, Plan, Planner, Plans
+from fedbc.simulation.result import Result, State
+from fedbc.simulation.schedule import NOISE, Batching, Plan, Planner, Plans
 from fedbc.simulation.settings import Settings
 from fedbc.simulation.store import DeviceStore
 from fedbc.simulation.training import Trained, Training, training
 from fedbc.simulation.unseen import Unseen
-
-FORMAT = "fedbc-checkpoint-1"
-
-
-def simulate(
-    algorithm: Algorithm,
-    model: Model,
-    federation: Federation,
-    *,
-    rounds: int = 100,
-    epochs: int | str | Sequence[int] = 1,
-    batch_size: int | None = 20,
-    sample: int | None = None,
-    pooled: bool = False,
-    seed: int = 0,
-    evaluate: Sequence[str] = DEFAULT,
-    evaluate_every: int = 1,
-    fine_tune: FineTune | None = None,
-    lanes: int | None = None,
-    validation: float | None = None,
-    steps: int | str | Sequence[int] | None = None,
-    target_accuracy: float | None = None,
-    patience: int | None = None,
-    time_budget: float | None = None,
-    epsilon: float | Sequence[float] | None = None,
-    check_every: int | None = None,
-    domain: str | Mapping[str, Any] | Domain | None = None,
-    optimizer: str | Mapping[str, Any] | Any = OWN,
-    keep_optimizer: bool = False,
-    clip: float | None = None,
-    weight_decay: float = 0.0,
-    lr_schedule: str | Mapping[str, Any] | Schedule | None = None,
-    dual_schedule: str | Mapping[str, Any] | Schedule | None = None,
-    unseen: float | Sequence[int] | None = None,
-    secure: bool = False,
-    secure_clip: float = 10.0,
-    resplit: int = 0,
-    initial: Any = None,
-    checkpoint: str | Path | None = None,
-    checkpoint_every: int = 20,
-    resume: bool = False,
-    debug: bool = False,
-    on_round: OnRound | None = None,
-) -> Result:
-    """Run a federated method on one machine.
-
-    rounds: rounds of communication.
-    epochs: passes of each sampled device over its data in a round (E); for full-batch descent the local steps K. A list
-        is one number per device; a pair, or text such as "1-5", is drawn between, anew for each device and round.
-    batch_size: examples per local step; None is full-batch gradient descent.
-    sample: devices that take part in a round, drawn uniformly without replacement; None is all of them.
-    pooled: train on all devices' data as if one device had them: a centralised run, for comparison.
-    seed: determines the initial model, the samples and the batches; a run is a function of it.
-    evaluate: what to measure: "global" (z on the test sets), "local" (x_i on its own), "train" (z's training loss),
-        "gradient" (‖∇f(z)‖²), "lagrangian" (its value, drift and violation over all devices); columns of `metrics`.
-    evaluate_every: measure every so many rounds, and after the last.
-    fine_tune: adapt each device's model by a few steps before it is evaluated, in columns of its own; by default as
-        the algorithm asks for it (MAML-type methods do).
-    lanes: parallel lanes of devices; by default one per core. Sums over devices are formed lane by lane, so another
-        number of lanes agrees up to the rounding of floating-point sums, the same number to the bit.
-    validation: hold this share of each device's training examples out, drawn by `seed`, and measure on them instead of
-        the test sets, which are not used: for choosing hyper-parameters.
-    steps: the local steps of each sampled device in a round (K_i), in the place of epochs; in the same forms.
-    target_accuracy: end when z's accuracy reaches it; the last row of history says in `ended` why a run ended.
-    patience: end after so many rounds without a better accuracy of z than before.
-    time_budget: end after so many seconds of rounds.
-    epsilon: local training ends when ‖∇L_i‖² <= epsilon_i on all of the device's examples, after K_i steps at the
-        latest; one number, or one per device. `devices` has each device's steps, its residual ‖∇L_i‖² and its checks.
-    check_every: form that gradient every so many steps; by default once per epoch, for full batches after each step.
-    domain: the compact set X: "ball,radius=5", "box,low=-1,high=1", from Python a Ball with a centre as well. Every
-        local step and the server end with the projection on it; `summary` has its diameter R.
-    optimizer: of the local steps: "sgd" is the method's own gradient descent with its momentum; any of optax's by name
-        with arguments, such as "adam" or "rmsprop,decay=0.99", at the method's lr; from Python also a function from
-        the rate to a transformation (`optax.adam`), or a transformation, with a rate of its own.
-    keep_optimizer: what the optimizer remembers stays on the device; by default it restarts each round.
-    clip: bound on the norm of a batch's gradient of f_i; None is none.
-    weight_decay: c, for c w added to the gradient of the local steps.
-    lr_schedule: factor of the local rates over the rounds: "cosine", "step,every=50,factor=0.5", "inverse_sqrt" or
-        "constant", each with warmup=ROUNDS if wanted; from Python also a function of the number of rounds done before.
-    dual_schedule: the same for FedBC's dual_lr.
-    unseen: keep devices out of training, a list of them or a share drawn by `seed`, and measure z on their test sets,
-        in columns of their own; `fedbc.personalize` then gives them models, too.
-    secure: clip and round what devices contribute, as a deployment with secure aggregation does, to see what it costs;
-        `clipped` in `devices` counts the parts of a device's contribution that were out of range. Nothing is encrypted.
-    secure_clip: the norm to which a device's x_i - z is clipped there.
-    resplit: which division of the devices' examples into training and test sets: 0 is the one that the data come with,
-        any other number draws one of its own, with as many examples in each.
-    initial: start from another run's end, a result or the folder of a run, or from a model's parameters. Of a run with
-        the same algorithm the server's and the devices' states are kept; there may be more devices now, which join.
-        None is a model drawn by `seed`.
-    checkpoint, checkpoint_every: a folder to write the run's whole state to, every so many rounds.
-    resume: go on from the folder's checkpoint, to the same bits as an uninterrupted run.
-    debug: no compilation, one device after the other; errors name round, device and stage.
-    on_round: called with each row of history, or with the row and a function that gives the result so far. Numbers that
-        it adds to the row become columns of history; if it returns True, the run ends with this round.
-    """
-    checks.integer("rounds", rounds, at_least=1)
-    what: Any = evaluate
-    settings = Settings(
-        cast(Any, epochs),
-        batch_size,
-        sample,
-        pooled,
-        seed,
-        what,
-        evaluate_every,
-        fine_tune,
-        lanes,
-        validation,
-        unseen=unseen,
-        secure=secure,
-        secure_clip=secure_clip,
-        resplit=resplit,
-        steps=cast(Any, steps),
-        target_accuracy=target_accuracy,
-        patience=patience,
-        time_budget=time_budget,
-        epsilon=epsilon,
-        check_every=check_every,
-        domain=domain,
-        optimizer=optimizer,
-        keep_optimizer=keep_optimizer,
-        clip=clip,
-        weight_decay=weight_decay,
-        lr_schedule=lr_schedule,
-        dual_schedule=dual_schedule,
-    ).completed(rounds)
-    checks.integer("checkpoint_every", checkpoint_every, at_least=1)
-    kept = None
-    if checkpoint is not None:
-        kept = Checkpoint(RunFolder(checks.path("checkpoint", checkpoint)).checkpoint, every=checkpoint_every)
-    if resume and kept is None:
-        raise InputError("resume=True needs checkpoint=FOLDER, the folder to resume from")
-    run = Simulation(algorithm, model, federation, settings, initial=initial, debug=debug)
-    if resume and kept is not None:
-        run.restore(kept.file, missing="refuse")
-    run.go(rounds, on_round=on_round, checkpoint=kept)
-    return run.result()
 
 
 class Ready(NamedTuple):
@@ -229,7 +86,7 @@ class Simulation:
             federation.train.offsets, batching, sample=sample, lanes=lanes.count, seed=seed, owned=federation.owned
         )
         self.engine = Engine(algorithm, model, federation, batching, lanes, self.machines, settings.stopping, domain)
-        start = Start(_initial_parameters(model, seed), None)
+        start = Start(draw_parameters(model, seed), None)
         if initial is not None:
             start = read_start(initial, algorithm, model)
         params = start.params
@@ -290,6 +147,11 @@ class Simulation:
         stacks = storage.restored(self.store.template, arrays, "devices") if state.from_file else arrays
         self.server = self.engine.lanes.put(state.server)[0]
         self.store.restore(devices, stacks)
+
+    def stand_after(self, number: int, history: list[Row], diagnostics: Diagnostics) -> None:
+        """Be as far as a run that was kept; what was trained ahead is dropped."""
+        self.round, self.history, self.diagnostics = number, history, diagnostics
+        self._ready.clear()
 
     def advance(self, *, last: bool = False, ahead: int = 0) -> Row:
         """Run one round and return its row of history; a round that diverges leaves everything as it was.
@@ -485,91 +347,8 @@ class Simulation:
         names = self.federation.device_names
         return rows.assign(device=np.asarray(names, object)[rows["device"]]) if names and len(rows) else rows
 
-    def save(self, file: Path) -> None:
-        """Write the whole state to one file, atomically."""
-        columns = self.diagnostics.columns()
-        arrays = {
-            **storage.named(self.server, "server"),
-            **storage.named(self.store.stacks, "devices"),
-            "participants": self.store.devices,
-            **{f"scores.{k}": v for k, v in self.evaluator.state().items()},
-            **{f"device_rows.{k}": v for k, v in columns.items()},
-        }
-        facts = {
-            "format": FORMAT,
-            "round": self.round,
-            "spec": self.spec,
-            "history": self.history,
-            "device_columns": list(columns),
-        }
-        storage.write_arrays(file, arrays, facts)
-
-    def restore(self, file: Path, *, missing: str = "begin") -> None:
-        """Take over the state that `Checkpoint.keep` wrote; one of another run, or a damaged one, is an InputError.
-
-        missing: what to do if there is none: "begin" leaves the run at its beginning, "refuse" is an InputError.
-        """
-        files = self.machines.together("find its checkpoint", lambda: checkpoints.find(file, self.machines))
-        if not files and missing == "begin":
-            return
-        self.machines.together("read its checkpoint", lambda: self._restore(files or [file]))
-
-    def _restore(self, files: list[Path]) -> None:
-        """From one file, or from one per machine; what other machines own is left to them."""
-        own = np.ones(self.federation.devices, bool)
-        if self.federation.owned is not None:
-            own = np.isin(np.arange(self.federation.devices), self.federation.owned)
-        read = [self._read(file) for file in files]
-        arrays, facts = read[0]
-        self.server = self.engine.lanes.put(storage.restored(self.server, arrays, "server"))[0]
-        kept = [own[part["participants"]] for part, _ in read]
-        stacks = [
-            jax.tree.map(lambda a, k=k: a[k], storage.restored(self.store.template, part, "devices"))
-            for (part, _), k in zip(read, kept, strict=True)
-        ]
-        participants = [part["participants"][k] for (part, _), k in zip(read, kept, strict=True)]
-        self.store.restore(np.concatenate(participants), jax.tree.map(lambda *a: np.concatenate(a), *stacks))
-        self.evaluator.restore([_under("scores.", part) for part, _ in read])
-        self.round, self.history = facts["round"], facts["history"]
-        self._ready.clear()
-        columns = _under("device_rows.", arrays)
-        self.diagnostics = Diagnostics({name: columns[name] for name in facts["device_columns"]})
-
-    def _read(self, file: Path) -> tuple[storage.Arrays, dict[str, Any]]:
-        arrays, facts = storage.read_arrays(file)
-        if facts.get("format") != FORMAT:
-            raise InputError(f"{file} has format {facts.get('format')!r}; this version reads {FORMAT}")
-        check_same_run(file, facts["spec"], self.spec)
-        return arrays, facts
-
-
-def _initial_parameters(model: Model, seed: int) -> Any:
-    """Of JAX's own types, so that a Python or NumPy number in them is one of theirs, too."""
-    drawn = _numpy_numbers()
-    params = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), model.init(run_key(seed, INIT)))
-    if drawn != _numpy_numbers():
-        again = model.init(run_key(seed, INIT))
-        if not all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(again), strict=True)):
-            raise InputError(
-                f"model {model.name} gives other parameters for the same key, so that methods would start differently "
-                "and no run could be repeated: draw them from init's key, not from NumPy's random numbers"
-            )
-    if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(params)):
-        raise InputError(f"model {model.name} begins with a parameter that is not finite: see what init(key) gives")
-    return params
-
-
-def _numpy_numbers() -> tuple[bytes, int]:
-    """How far NumPy's global random numbers are drawn, which no seed of a run determines."""
-    state: Any = np.random.get_state(legacy=False)["state"]  # type: ignore[index]  # noqa: NPY002
-    return state["key"].tobytes(), state["pos"]
-
 
 def _columns(history: list[Row]) -> list[str]:
     """The columns in the order of a full row, whether or not the first round was evaluated."""
     fullest: Row = max(history, key=lambda row: len(row), default={"round": 0, "seconds": 0.0})
     return list(dict.fromkeys([*fullest, *(name for row in history for name in row)]))
-
-
-def _under(prefix: str, arrays: storage.Arrays) -> storage.Arrays:
-    return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
