@@ -25,6 +25,8 @@ from safetensors.numpy import save as to_safetensors
 from fedbc.errors import InputError
 
 Arrays = dict[str, np.ndarray]
+FOR_EVER = -1
+"""Seconds to wait for a lock, however long its holder works."""
 OF_LATE = 600
 """Seconds within which a file that grows is taken for one that is being written."""
 

@@ -1,5 +1,6 @@
 """Secure aggregation through strategy and client, in one process: the simulator's numbers, from sums alone."""
 
+import itertools
 import json
 
 import jax
@@ -63,10 +64,11 @@ def test_a_secure_run_equals_the_simulator(name, deployed, make_federation, tiny
         )
 
 
-def test_nothing_of_a_single_device_leaves_it(deployed):
-    run = deployed(algorithm__name="fedavg", run__rounds=1, run__evaluate="global,local", **SECURE)
+def test_nothing_of_a_single_device_leaves_it(deployed, make_federation):
+    three = make_federation(sizes=(20, 20, 15))
+    run = deployed(three, algorithm__name="fedavg", run__rounds=1, run__evaluate="global,local", **SECURE)
     run.run()
-    stages = {"keys", "shares", "masked", "unmask"}
+    stages = {"keys", "shares", "masked", "agree", "unmask"}
     orders = [(o.metadata.message_type, o.content["fedbc"]) for o in run.grid.orders]
     asked = [(kind, config["stage"]) for kind, config in orders if "stage" in config]
     assert {stage for kind, stage in asked if kind == "train"} == stages
@@ -75,10 +77,16 @@ def test_nothing_of_a_single_device_leaves_it(deployed):
         fields = dict(answer.content["fedbc"])
         assert fields["examples"] == 1
         assert "metrics" not in fields
-    masked = [a for a in run.grid.answers if len(a.content["fedbc"].get("arrays", b"")) > 3000]
-    for answer in masked:  # each looks like random bytes: all values of a byte, about evenly
-        counts = np.bincount(np.frombuffer(answer.content["fedbc"]["arrays"], np.uint8), minlength=256)
-        assert counts.max() < 12 * counts.mean()
+    # What the server received of the vectors, for each of the two sums: the sum of any part looks like random bits.
+    sent = [(answer, order) for order, answer in zip(run.grid.orders, run.grid.answers, strict=True)]
+    masked = [a.content["fedbc"]["arrays"] for a, o in sent if o.content["fedbc"].get("stage") == "masked"]
+    trained, measured = masked[:3], masked[3:]
+    assert len(measured) == 3
+    for vectors in (trained, measured):
+        vectors = [np.frombuffer(vector, "<u8") for vector in vectors]
+        for part in (p for n in range(1, 4) for p in itertools.combinations(vectors, n)):
+            bits = np.unpackbits(np.sum(part, axis=0, dtype=np.uint64).view(np.uint8))
+            assert abs(bits.mean() - 0.5) < 6.5 * 0.5 / np.sqrt(len(bits))
 
 
 def test_a_device_that_falls_silent_after_its_shares(deployed, make_federation, tiny_model):
@@ -102,7 +110,7 @@ def test_a_device_that_falls_silent_after_its_shares(deployed, make_federation, 
     same(result.global_model, plain.run().global_model)
 
 
-@pytest.mark.parametrize("stage", ["keys", "shares", "masked", "unmask"])
+@pytest.mark.parametrize("stage", ["keys", "shares", "masked", "agree", "unmask"])
 def test_a_server_killed_between_stages_begins_the_round_anew(stage, deployed, tmp_path, monkeypatch):
     options = {"algorithm__name": "scaffold", "run__evaluate": "", "run__rounds": 2, **SECURE}
     whole = deployed(**options, run__out=str(tmp_path / "whole")).run()

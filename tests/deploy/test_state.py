@@ -92,6 +92,15 @@ def test_a_file_of_another_device_is_not_taken(files, tmp_path):
     assert "another run, device or version" in other.reports[0]
 
 
+def test_leftovers_of_a_power_cut_are_removed_and_locks_are_not(files):
+    """The record of a secure sum is locked while the device trains for it, and its lock lies here."""
+    names = [".state.safetensors.x1y2", ".secure.safetensors.lock"]
+    for name in names:
+        (files.own_folder() / name).touch()
+    files.keep_pending(1, state(1))
+    assert [(files.folder / name).exists() for name in names] == [False, True]
+
+
 def test_files_are_for_their_owner_only(files):
     files.keep_pending(1, state(1))
     files.settle(order(2, 1))

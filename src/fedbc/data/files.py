@@ -21,8 +21,6 @@ VARIABLE = "FEDBC_DATA"
 _CHUNK = 1 << 18
 _TIMEOUT = 30.0
 _PAUSE = 1.0
-FOR_EVER = -1
-"""Two first downloads at the same time: the one waits for the other."""
 _FRUITLESS = 2  # attempts in a row that bring nothing before a download is given up
 
 
@@ -154,7 +152,8 @@ def _receive(url: str, part: Path, target: Path, have: int, show: Show) -> bool:
     with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:
         # The folder is made only now, so that a mistyped one is not left behind where there is no network.
         part.parent.mkdir(parents=True, exist_ok=True)
-        with storage.hold(part, f"{part} is being written", seconds=FOR_EVER), part.open("ab") as out:
+        # Two first downloads at the same time: the one waits for the other.
+        with storage.hold(part, f"{part} is being written", seconds=storage.FOR_EVER), part.open("ab") as out:
             if target.exists():
                 return True
             if _size(part) != have:  # another process wrote to it before we had the lock

@@ -92,7 +92,7 @@ class Deployment:
         if self.move_limit:
             raise InputError(
                 f"move_limit={self.move_limit:g} is not accepted with secure=true: the server sees no single upload to "
-                "judge; secure_clip bounds what a device can do"
+                "judge; by secure_clip each device bounds its own"
             )
 
     @property

@@ -101,7 +101,8 @@ class DeviceState:
         """Write the state after a round, durably, before its summand is sent."""
         with storage.explained(self.own_folder()):
             for leftover in self.folder.glob(".*.safetensors.*"):  # of a write that a power cut ended
-                leftover.unlink(missing_ok=True)
+                if not leftover.name.endswith(".lock"):
+                    leftover.unlink(missing_ok=True)
         facts = {"format": FORMAT, "run": self.run, "device": self.device, "round": round}
         storage.write_arrays(self._pending, storage.named(state, "device"), facts, private=True)
 

@@ -12,11 +12,11 @@ The protocol of two papers, put together from well-known primitives; no cryptogr
 | keys | AdvertiseKeys (round 0) | makes two X25519 key pairs c, s and a seed b; signs the public ones | `device` |
 | shares | ShareKeys (round 1) | checks all signatures; sends its neighbours shares of b and s, encrypted | `device` |
 | masked | MaskedInputCollection (round 2) | adds to its vector the keystream of b, and ± that of each pair | `device` |
+| agree | ConsistencyCheck (round 3) | signs the list of survivors, of which the server may tell one only | `device` |
 | unmask | Unmasking (round 4) | reveals a neighbour's share of b if it survived, of s if it dropped out | `device` |
 
 The server's half is in `server`. From Bell et al.: masks are exchanged and secrets shared with neighbours only, in a
-random graph that is drawn anew each time (`graph`); for few devices it has all pairs. Not built: ConsistencyCheck
-(round 3 of Bonawitz et al.'s active variant), for which docs/secure.md says what remains.
+random graph that is drawn anew each time (`graph`); for few devices it has all pairs.
 
 | purpose | primitive (`primitives`) |
 | --- | --- |

@@ -3,8 +3,9 @@
 What a device needs from stage to stage (its secrets, the others' keys, its answers) is a record that is kept durably
 before the answer leaves, so that a process may be killed at any instant:
 
-- the same order again gets the same bytes; another order of a stage that was answered is refused. So a mask covers a
-  single vector, and of a neighbour's two secrets a share of one alone is ever revealed;
+- one order at a time is worked on, whichever process got it. The same order again gets the same bytes; another order
+  of a stage that was answered is refused. So a mask covers a single vector, a single list of survivors is signed, and
+  of a neighbour's two secrets a share of one alone is ever revealed;
 - an order of an older attempt is refused; the first order of a newer one replaces the record, and all its secrets;
 - with the last answer the secrets are deleted.
 """
@@ -27,6 +28,7 @@ from fedbc.secure.session import (
     Refused,
     Session,
     Stage,
+    agreement,
     by_device,
     devices_from,
     digest,
@@ -54,6 +56,10 @@ class Participant:
 
     def answer(self, stage: Stage, session: Session, order: bytes, vector: Callable[[], np.ndarray]) -> bytes:
         """The answer to an order; `vector` gives what is to be summed, and is called once, at the stage masked."""
+        with self.store.held():
+            return self._answer(stage, session, order, vector)
+
+    def _answer(self, stage: Stage, session: Session, order: bytes, vector: Callable[[], np.ndarray]) -> bytes:
         record = self.store.load()
         if record is not None and session.attempt < record.session.attempt:
             raise Refused(f"an order of attempt {session.attempt} came after one of attempt {record.session.attempt}")
@@ -87,7 +93,9 @@ class Participant:
         value = read(order, stage)
         if stage == Stage.SHARES:
             return self._shares(record, value)
-        return self._masked(record, value, vector) if stage == Stage.MASKED else self._unmask(record, value)
+        if stage == Stage.MASKED:
+            return self._masked(record, value, vector)
+        return self._agree(record, value) if stage == Stage.AGREE else self._unmask(record, value)
 
     def _keys(self, record: Record) -> bytes:
         """AdvertiseKeys."""
@@ -155,8 +163,8 @@ class Participant:
             masked = masked + pair if self.number < other else masked - pair
         return masked.astype("<u8").tobytes()
 
-    def _unmask(self, record: Record, order: Any) -> bytes:
-        """Unmasking: of each neighbour a share of the seed, if it survived, or of the secret key, if it dropped out."""
+    def _agree(self, record: Record, order: Any) -> bytes:
+        """ConsistencyCheck: signs who is said to have survived."""
         survivors, least = devices_from(order, "survivors"), graph.threshold(len(record.entries))
         if self.number not in survivors:
             raise Refused("this device is asked to unmask a sum that it is not in")
@@ -172,6 +180,27 @@ class Participant:
             raise Refused(f"fewer than {least} of this device's neighbourhood survived")
         if not graph.is_connected(survivors, graph.neighbours(sorted(record.entries), roster)):
             raise Refused("its survivors fall into parts that share no mask: each part's sum would be seen")
+        record.survivors = survivors
+        return write(primitives.signed(self.signing, agreement(record.session, roster, survivors)).hex())
+
+    def _unmask(self, record: Record, order: Any) -> bytes:
+        """Unmasking: of each neighbour a share of the seed, if it survived, or of the secret key, if it dropped out.
+
+        Not before two thirds of all devices signed the same list of survivors: two lists would each need a third that
+        signs both.
+        """
+        signatures, least = by_device(order, "signatures"), graph.two_thirds(len(record.entries))
+        foreign = sorted(signatures.keys() - set(record.survivors))
+        if foreign:
+            raise Refused(f"it brings a signature of device {foreign[0]}, which is no survivor")
+        if len(signatures) < least:
+            raise Refused(f"{len(signatures)} devices signed who survived, at least {least} are needed")
+        text = agreement(record.session, self._around(record)[0], record.survivors)
+        for device, signature in signatures.items():
+            key = self.registered.get(device)
+            if key is None or not primitives.is_signed(key, signature, text):
+                raise Refused(f"device {device} did not sign the survivors that this device was told of")
+        survivors = set(record.survivors)
         cut = primitives.SHARE_BYTES
         revealed = {of: pair[:cut] if of in survivors else pair[cut:] for of, pair in record.shares.items()}
         return write({of: share.hex() for of, share in revealed.items()})

@@ -27,7 +27,12 @@ def threshold(devices: int) -> int:
     Each holder reveals one of a device's two secrets. Two thirds twice are more than all holders and the less than a
     third of them that may lie: the server cannot learn both.
     """
-    return max(2, math.ceil(2 * (degree(devices) + 1) / 3))
+    return two_thirds(degree(devices) + 1)
+
+
+def two_thirds(number: int) -> int:
+    """How many of so many are two thirds, and more than one: two such parts have more than a third in common."""
+    return max(2, math.ceil(2 * number / 3))
 
 
 def neighbours(devices: Sequence[int], roster: bytes) -> dict[int, tuple[int, ...]]:

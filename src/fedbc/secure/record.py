@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -13,7 +15,7 @@ from fedbc import storage
 from fedbc.errors import InputError
 from fedbc.secure.session import STAGES, Entry, Session, Stage, entry_from, entry_text
 
-FORMAT = "fedbc-secure-1"
+FORMAT = "fedbc-secure-2"
 SECRETS = ("encryption", "masking", "seed")
 
 
@@ -41,6 +43,8 @@ class Record:
     """what all devices advertised"""
     shares: dict[int, bytes] = field(default_factory=dict)
     """by device: a share of its seed, and one of its s^SK"""
+    survivors: tuple[int, ...] = ()
+    """who is in the sum, as this device was told and signed"""
     answers: dict[Stage, Given] = field(default_factory=dict)
 
     def keep(self, stage: Stage, order: bytes, answer: bytes) -> None:
@@ -51,6 +55,9 @@ class Record:
 
 class Store(Protocol):
     """Where a device keeps its record."""
+
+    def held(self) -> AbstractContextManager[None]:
+        """A context that one order at a time is worked on in, whichever process got it; the others wait."""
 
     def load(self) -> Record | None:
         """The record; None if there is none."""
@@ -64,6 +71,10 @@ class Memory:
     """A record in memory, for tests and measurements."""
 
     record: Record | None = None
+
+    def held(self) -> AbstractContextManager[None]:
+        """Nobody else has it."""
+        return contextlib.nullcontext()
 
     def load(self) -> Record | None:
         """A copy."""
@@ -81,6 +92,10 @@ class File:
     """A record in a file for its owner only; one that is damaged counts as none, and its attempt is over."""
 
     path: Path
+
+    def held(self) -> AbstractContextManager[None]:
+        """Kept to this process, as long as it lives."""
+        return storage.hold(self.path, f"{self.path} is held by another process", seconds=storage.FOR_EVER)
 
     def load(self) -> Record | None:
         """The record, as it was before the device's process ended, whenever that was."""
@@ -106,6 +121,7 @@ def _plain(record: Record) -> dict[str, Any]:
         **{name: getattr(record, name).hex() for name in SECRETS},
         "entries": [entry_text(entry) for entry in record.entries.values()],
         "shares": {str(of): pair.hex() for of, pair in record.shares.items()},
+        "survivors": list(record.survivors),
         "orders": {str(stage): given.order.hex() for stage, given in record.answers.items()},
     }
 
@@ -117,6 +133,7 @@ def _from_plain(facts: dict[str, Any], arrays: storage.Arrays) -> Record:
         facts["done"],
         entries={entry.device: entry for entry in entries},
         shares={int(of): bytes.fromhex(pair) for of, pair in facts["shares"].items()},
+        survivors=tuple(facts["survivors"]),
         answers={Stage(s): Given(bytes.fromhex(order), arrays[s].tobytes()) for s, order in facts["orders"].items()},
         **{name: bytes.fromhex(facts[name]) for name in SECRETS},
     )

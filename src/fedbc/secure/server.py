@@ -6,7 +6,7 @@ checked when it comes; what cannot be used is `Refused`, and the device is left 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -19,9 +19,11 @@ from fedbc.secure.session import (
     Refused,
     Session,
     Stage,
+    agreement,
     by_device,
     entry_from,
     entry_text,
+    from_hex,
     read,
     roster_digest,
     write,
@@ -44,8 +46,10 @@ class Gathering:
         """U2: who shared its secrets, and what it sent to whom"""
         self.survivors: set[int] = set()
         """U3: who sent its masked vector"""
+        self.agreed: dict[int, bytes] = {}
+        """U4: who signed the list of survivors, and its signature"""
         self.revealed: dict[int, dict[int, bytes]] = {}
-        """U4: who revealed shares, and whose"""
+        """U5: who revealed shares, and whose"""
         self.total = np.zeros(session.length, np.uint64)
         self._roster, self._near = b"", dict[int, tuple[int, ...]]()
 
@@ -59,7 +63,7 @@ class Gathering:
         """Who is asked at this stage; None is whoever the server chooses."""
         if self.stage == Stage.KEYS:
             return None
-        return sorted(((), self.entries, self.shared, self.survivors)[self.done])
+        return sorted(((), self.entries, self.shared, self.survivors, self.agreed)[self.done])
 
     def order(self, device: int) -> bytes:
         """What a device is told at this stage."""
@@ -67,15 +71,17 @@ class Gathering:
             return write(None)
         if self.stage == Stage.SHARES:
             return write([entry_text(self.entries[number]) for number in sorted(self.entries)])
-        if self.stage == Stage.UNMASK:
+        if self.stage == Stage.AGREE:
             return write(sorted(self.survivors))
+        if self.stage == Stage.UNMASK:
+            return write({signer: signature.hex() for signer, signature in self.agreed.items()})
         return write({sender: sent[device].hex() for sender, sent in self.shared.items() if device in sent})
 
     def take(self, device: int, answer: bytes) -> None:
         """Take a device's answer."""
         if self.asked is not None and device not in self.asked:
             raise Refused(f"device {device} was not asked at stage {self.stage}")
-        if device in (self.entries, self.shared, self.survivors, self.revealed)[self.done]:
+        if device in self._answered:
             raise Refused(f"device {device} answered twice at stage {self.stage}")
         if self.stage == Stage.MASKED:
             if len(answer) != 8 * self.session.length:
@@ -98,6 +104,12 @@ class Gathering:
             if any(len(text) != 2 * primitives.SHARE_BYTES + 16 for text in sent.values()):
                 raise Refused("its shares have other lengths than encrypted shares")
             self.shared[device] = sent
+        elif self.stage == Stage.AGREE:
+            signature = from_hex(value, "signature")
+            text = agreement(self.session, self._roster, sorted(self.survivors))
+            if not primitives.is_signed(self.registered[device], signature, text):
+                raise Refused("it did not sign the survivors that it was told of")
+            self.agreed[device] = signature
         else:
             shares = by_device(value, "revealed shares")
             if shares.keys() != {device, *self._senders_to(device)}:
@@ -108,8 +120,11 @@ class Gathering:
 
     def close(self) -> None:
         """Go on to the next stage; `TooFew` if too few devices are left for it."""
-        have = len((self.entries, self.shared, self.survivors, self.revealed)[self.done])
-        least = max(self.session.minimum, 2) if self.stage != Stage.UNMASK else graph.threshold(len(self.entries))
+        have, least = len(self._answered), max(self.session.minimum, 2)
+        if self.stage == Stage.AGREE:
+            least = graph.two_thirds(len(self.entries))
+        if self.stage == Stage.UNMASK:
+            least = graph.threshold(len(self.entries))
         if have < least:
             raise TooFew(f"{have} devices are left after stage {self.stage}, at least {least} are needed")
         if self.stage == Stage.KEYS:
@@ -138,6 +153,11 @@ class Gathering:
                 pair = pair_mask(secret, self.entries[device].masking, self._roster, gone, device, length)
                 total = total - pair if device < gone else total + pair
         return total
+
+    @property
+    def _answered(self) -> Collection[int]:
+        """Who answered at this stage."""
+        return (self.entries, self.shared, self.survivors, self.agreed, self.revealed)[self.done]
 
     def _senders_to(self, device: int) -> set[int]:
         """Whose shares a device was handed."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ class Stage(StrEnum):
     KEYS = "keys"
     SHARES = "shares"
     MASKED = "masked"
+    AGREE = "agree"
     UNMASK = "unmask"
 
 
@@ -57,7 +58,7 @@ class Session:
     @property
     def bytes(self) -> bytes:
         """The same for all who take part, and for nobody else."""
-        return b"fedbc secure sum 1\n" + canonical(dataclasses.asdict(self))
+        return b"fedbc secure sum 2\n" + canonical(dataclasses.asdict(self))
 
 
 class Entry(NamedTuple):
@@ -99,7 +100,7 @@ def read(data: bytes, stage: Stage) -> Any:
     """The values of a message."""
     try:
         return json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter of lists in lists in lists
         raise Refused(f"its {stage} cannot be read") from None
 
 
@@ -122,6 +123,11 @@ def entry_from(value: Any) -> Entry:
 def roster_digest(session: Session, entries: Mapping[int, Entry]) -> bytes:
     """A digest of all that was advertised: all keys of the attempt come from it, and so does the graph."""
     return digest(session.bytes, *(canonical(_plain(entries[device])) for device in sorted(entries)))
+
+
+def agreement(session: Session, roster: bytes, survivors: Sequence[int]) -> bytes:
+    """What devices sign that were told who survived."""
+    return session.bytes + canonical({"roster": roster.hex(), "survivors": list(survivors)})
 
 
 def whole(value: Any, name: str) -> int:
