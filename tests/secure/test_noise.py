@@ -5,12 +5,15 @@ import pytest
 from inprocess import InProcessGrid, Node, write_keys
 
 import fedbc
+from fedbc.algorithms.ranges import Limits
+from fedbc.algorithms.secured import Parts
 from fedbc.errors import InputError
 from fedbc.flower import client_app, one_device
 from fedbc.flower.privacy import private_from
 from fedbc.flower.server import finish, prepare
 from fedbc.flower.settings import Deployment
 from fedbc.privacy import epsilon, secure_epsilon
+from fedbc.privacy.mechanism import Share
 from fedbc.secure.noise import skellam
 
 
@@ -62,6 +65,15 @@ def test_a_private_secure_run_adds_the_stated_noise(make_federation, tiny_model,
         noise += [(found[name] - wanted.global_model[name]).reshape(-1) for name in ("w", "b")]
     stated = 0.2 * 2 * 0.5 * np.sqrt(3) / 3  # m S of each of three devices, in their mean
     assert np.concatenate(noise).std() == pytest.approx(stated, rel=0.35)
+
+
+def test_what_noise_hides_is_not_counted_without_noise():
+    """How many devices' parts were out of range would be a sum of their data without any noise."""
+    private = fedbc.privacy.Private(fedbc.FedBC(lambda_min=0.1, lambda_max=1.0, multiplier=0.5), 0.5, 0.2)
+    share = Share({"w": np.full(4, 100.0)}, np.float32(7), np.float32(1))
+    for method, counted in ((private, 0), (private.without_noise(), 2)):
+        parts = Parts(method, share, Limits(10.0, 0, 1e4), 3)
+        assert sum(float(one) for one in parts.send({"w": np.zeros(4)}, share, {}).clipped.values()) == counted
 
 
 def test_a_private_method_is_not_simulated_securely(make_federation, tiny_model):

@@ -86,12 +86,13 @@ class Parts:
         given = {name: value for name, _, value in declared(self.form, summand, "")}
         parts, clipped = {}, {}
         for name in self.largest:
-            parts[name], clipped[name] = self._clipped(name, given, z)
+            parts[name], outside = self._clipped(name, given, z)
+            clipped[name] = jnp.zeros(()) if self.noise[name] else outside  # what noise hides is not told as it is
         number = self.limits.number
         values = {name: jnp.asarray(value, float) for name, value in info.items()}
         told = {name: jnp.clip(jnp.nan_to_num(value, nan=0.0), -number, number) for name, value in values.items()}
-        outside = [jnp.logical_not(told[name] == values[name]) for name in told]
-        clipped["told"] = jnp.any(jnp.asarray(outside)).astype(float) if outside else jnp.zeros(())
+        beyond = [jnp.logical_not(told[name] == values[name]) for name in told]
+        clipped["told"] = jnp.any(jnp.asarray(beyond)).astype(float) if beyond else jnp.zeros(())
         return Sent(
             {name: _rounded(part, self.bits[name]) for name, part in parts.items()},
             {name: _rounded(value, self.told_bits) for name, value in told.items()},

@@ -68,6 +68,8 @@ def secure_epsilon(noise_multiplier: float, *, rounds: int, delta: float, surviv
     Kairouz and Liu (2021) bound the Rényi divergence of order alpha by
 
         alpha Delta_2² / (2 mu) + min(((2 alpha - 1) Delta_2² + 6 Delta_1) / (4 mu²), 3 Delta_1 / (2 mu))
+
+    for whole alpha, so only those are tried.
     """
     checks.number("noise_multiplier", noise_multiplier, at_least=0)
     checks.integer("rounds", rounds, at_least=1)
@@ -79,9 +81,9 @@ def secure_epsilon(noise_multiplier: float, *, rounds: int, delta: float, surviv
     deviation = 2.0 ** (NOISE_BITS - 1)
     sensitivity = deviation / noise_multiplier + math.sqrt(parameters)
     absolute, variance = math.sqrt(parameters) * sensitivity, survivors * deviation**2
-    orders = [1 + x / 10 for x in range(1, 100)] + list(range(11, 512))
+    orders = range(2, 512)
 
-    def divergence(order: float) -> float:
+    def divergence(order: int) -> float:
         small = ((2 * order - 1) * sensitivity**2 + 6 * absolute) / (4 * variance**2)
         return order * sensitivity**2 / (2 * variance) + min(small, 3 * absolute / (2 * variance))
 
