@@ -134,9 +134,9 @@ class Loopback:
         assert not check or done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 
-    def prepare(self, devices) -> None:
-        """The app folder and its keys, as `fedbc deploy init` and `keys` make them."""
-        write_app(self.app, algorithm="fedbc", devices=devices, address=f"127.0.0.1:{self.port}")
+    def prepare(self, devices, **options) -> None:
+        """The app folder and its keys, as `fedbc deploy init` and `keys` make them; `options` are `write_app`'s."""
+        write_app(self.app, algorithm="fedbc", devices=devices, address=f"127.0.0.1:{self.port}", **options)
         make_keys(self.app / "keys", devices=devices)
 
     def superlink(self) -> Process:

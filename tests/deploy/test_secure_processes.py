@@ -1,5 +1,6 @@
 """Secure aggregation with real processes, as `fedbc deploy init --secure` writes them: server and three devices."""
 
+import os
 import signal
 
 import jax
@@ -20,7 +21,7 @@ LOGISTIC = fedbc.models.logistic(60, 10)
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory):
     with Loopback(tmp_path_factory.mktemp("loopback")) as loop:
-        loop.prepare(3, "--secure")
+        loop.prepare(3, secure=True)
         loop.superlink()
         loop.superexec()
         loop.register()
@@ -28,10 +29,35 @@ def federation(tmp_path_factory):
         yield loop
 
 
-def app(folder, name):
-    """The app of another method, for the same federation."""
-    write_app(folder / f"with-{name}", algorithm=name, devices=3, rounds=1, secure=True)
-    return folder / f"with-{name}"
+WAIT = """
+def wait(message, context, call_next):
+    fields = message.content["fedbc"]
+    if (fields["device"], fields["round"], fields.get("stage")) == (2, 2, "masked"):
+        Path({place!r}, f"waits-{{fields['attempt']}}").touch()
+        while not Path({place!r}, f"goes-on-{{fields['attempt']}}").exists():
+            time.sleep(0.1)
+    return call_next(message, context)
+
+
+client = client_app(model, load_data, mods=[wait])
+"""
+
+
+def app(folder, name, *, waits=False):
+    """The app of another method, for the same federation; device 2 `waits` before it masks its vector of round 2."""
+    place = folder / f"with-{name}"
+    write_app(place, algorithm=name, devices=3, rounds=1, secure=True)
+    if waits:
+        (file,) = place.glob("*.py")
+        head, _, _ = file.read_text().partition("client = client_app(")
+        file.write_text("import time\nfrom pathlib import Path\n\n" + head + WAIT.format(place=str(folder)))
+    return place
+
+
+def waiting(folder, *, after=0):
+    """The attempt, later than another one, in which device 2 waits; 0 if it does not yet."""
+    attempts = [int(file.name.removeprefix("waits-")) for file in folder.glob("waits-*")]
+    return max((attempt for attempt in attempts if attempt > after), default=0)
 
 
 def data():
@@ -62,19 +88,33 @@ def failing_in_round_2(order, work):
     return [failed if order.content["fedbc"]["round"] == 2 else work()]
 
 
+def test_servers_killed_between_two_stages(federation, tmp_path):
+    """The ServerApp, and then the SuperLink, when all shares are sent and device 2 has not yet masked its vector."""
+    out, options = str(federation.app / "runs" / "anew"), {"run__evaluate": "", "run__rounds": 3}
+    place = app(tmp_path, "scaffold", waits=True)
+    federation.run(place, **options, run__out=out)
+    first = until(lambda: waiting(tmp_path), 180, "order to mask in round 2")
+    (server,) = until(lambda: federation.exec.members("flwr-serverapp"), 5, "ServerApp")
+    os.kill(server, signal.SIGKILL)
+    (tmp_path / f"goes-on-{first}").touch()
+    run = federation.run(place, **options, run__out=out)
+    second = until(lambda: waiting(tmp_path, after=first), 180, "order to mask in another attempt")
+    federation.link.end(signal.SIGKILL)
+    federation.superlink()
+    (tmp_path / f"goes-on-{second}").touch()
+    federation.wait(run, 180)
+    found = fedbc.load(out)
+    assert found.devices.device.tolist() == [0, 1, 2] * 3
+    same(found.global_model, fedbc.simulate(fedbc.SCAFFOLD(), LOGISTIC, data(), rounds=3, evaluate=[]).global_model)
+
+
 def test_a_device_killed_after_its_shares_were_sent(federation, tmp_path):
     """The round's sum is that of the others: as in a plain run without the device in that round."""
-    out, options = str(federation.app / "runs" / "killed"), {"run__evaluate": "", "run__epochs": 60, "run__rounds": 2}
-    run = federation.run(app(tmp_path, "scaffold"), **options, run__out=out)
-
-    def has_sent_its_shares():
-        for file in federation.app.glob("state/killed-*/device-2/secure.safetensors"):
-            record = File(file).load()
-            if record is not None and (record.session.round, record.done) == (2, 2):
-                return True
-        return False
-
-    until(has_sent_its_shares, 120, "shares of device 2 in round 2")
+    out, options = str(federation.app / "runs" / "killed"), {"run__evaluate": "", "run__rounds": 2}
+    run = federation.run(app(tmp_path, "scaffold", waits=True), **options, run__out=out)
+    until(lambda: waiting(tmp_path), 180, "order to mask in round 2")
+    (file,) = federation.app.glob("state/killed-*/device-2/secure.safetensors")
+    assert list(File(file).load().answers) == ["keys", "shares"]
     federation.devices[2].end(signal.SIGKILL)
     federation.supernode(2, name="device-2-again")
     federation.wait(run, 180)

@@ -135,8 +135,8 @@ class WithStatistics(Wrapping):
 
     def ranges(self, limits: Limits) -> Any:
         """The method's own; averaged statistics have no declared range, and so no secure sum."""
-        inner, none = self.algorithm.ranges(limits), None
-        return None if self.averaged or inner is None else Summand(inner, none, none)
+        none: Any = None
+        return Summand(self.algorithm.ranges(limits), none, none)
 
     def check_summand(self, summand: Summand, examples: int) -> None:
         """As the method does; and the statistics have the weight of the device's examples."""

@@ -2,8 +2,9 @@
 
 The graph is a ring of the devices in random order, in which each is joined to the nearest on both sides (Bell et al.'s
 random Harary graph). The order comes from a digest of all public keys of the attempt, so that every device draws the
-same one, nobody chooses it, and each attempt has another. With a fixed order neighbours that fail together, such as
-the machines of one site, could take a neighbourhood below its threshold.
+same one, and each attempt has another. Nobody chooses it; a server with a device of its own can try out keys, for which
+`threshold` leaves room. With a fixed order neighbours that fail together, such as the machines of one site, could take
+a neighbourhood below its threshold.
 """
 
 from __future__ import annotations
