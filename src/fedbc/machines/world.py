@@ -1,7 +1,7 @@
 """What machines tell each other: sums, small tables and words, over a world of `jax.distributed`.
 
-Everything goes through one all-reduce and one all-gather of XLA (Gloo between CPUs, NCCL between GPUs), called by all
-machines in the same order. An all-reduce gives the same bits on every machine, so that each can update its own copy of
+Everything goes through all-reduce and all-gather of XLA (Gloo between CPUs, NCCL between GPUs), called by all machines
+in the same order. An all-reduce gives the same bits on every machine, so that each can update its own copy of
 the server. A machine that dies closes its connections: the others see that at the next meeting, at the latest one round
 later; one that falls silent is missed after about `SILENCE` seconds (`fedbc.machines.watching`).
 """
@@ -119,12 +119,22 @@ class Machines:
             self.meeting = False
 
     def _exchange(self, tree: Any, meet: Callable[[Any], Any], name: str) -> Any:
+        """One array of each type of number: machines meet once for each array, and every meeting takes its time."""
         leaves, structure = jax.tree.flatten(tree)
-        wide = any(np.asarray(leaf).dtype.itemsize == 8 for leaf in leaves)
+        given = [np.asarray(leaf) for leaf in leaves]
+        kinds = list(dict.fromkeys(leaf.dtype for leaf in given))
+        wide = any(kind.itemsize == 8 for kind in kinds)
         with jax.enable_x64(wide or jax.config.jax_enable_x64):  # type: ignore[attr-defined]
-            given = [self._placed(np.asarray(leaf)) for leaf in leaves]
-            met = [np.asarray(leaf.addressable_data(0)) for leaf in self._program(name, meet)(given)]
-        return jax.tree.unflatten(structure, met)
+            alike = [[leaf.reshape(-1) for leaf in given if leaf.dtype == kind] for kind in kinds]
+            met = self._program(name, meet)([self._placed(np.concatenate(parts)) for parts in alike])
+            arrays = {kind: np.asarray(one.addressable_data(0)) for kind, one in zip(kinds, met, strict=True)}
+        taken = dict.fromkeys(kinds, 0)
+        for place, leaf in enumerate(given):
+            begin = taken[leaf.dtype]
+            taken[leaf.dtype] = end = begin + leaf.size
+            whole = arrays[leaf.dtype]
+            leaves[place] = whole[..., begin:end].reshape((*whole.shape[:-1], *leaf.shape))
+        return jax.tree.unflatten(structure, leaves)
 
     def _placed(self, leaf: Array) -> jax.Array:
         """This machine's part of an array whose first axis is the machines."""
