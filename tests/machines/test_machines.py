@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 
 import numpy as np
 import pandas as pd
@@ -64,6 +63,20 @@ def test_a_machine_that_is_killed_costs_no_more_than_the_rounds_since_the_checkp
         worlds.scaffold(worlds.ROUNDS + 1, str(tmp_path / "killed-1"))
 
 
+def test_a_first_checkpoint_that_was_not_finished(tmp_path):
+    """Where a machine died before all had written their parts, Ray begins anew; what is whole stays."""
+    file = tmp_path / "checkpoint.safetensors"
+    first, second = checkpoints.Part(3, 0, 2).beside(file), checkpoints.Part(3, 1, 2).beside(file)
+    first.touch()
+    checkpoints.drop_unfinished(file)
+    assert not checkpoints.exists(file)
+    first.touch()
+    second.touch()
+    checkpoints.Part(6, 1, 2).beside(file).touch()
+    checkpoints.drop_unfinished(file)
+    assert len(checkpoints.parts(file)) == 3
+
+
 def test_machines_with_addresses_of_their_own(tmp_path, capsys):
     """Where the machine's name stands for 127.0.0.1, sums go by the address that leads to machine 0 all the same."""
     worlds.scaffold(worlds.ROUNDS, str(tmp_path / "whole"))
@@ -79,6 +92,13 @@ def test_machines_with_addresses_of_their_own(tmp_path, capsys):
         for code, out, error in worlds.ended(processes):
             assert code == 0, error
             assert json.loads(out) == pytest.approx(whole, rel=1e-5)  # and nothing else on standard output
+
+
+def test_ctrl_c_on_one_machine_ends_the_run_on_all_with_the_round(tmp_path):
+    for code, _, error in worlds.ended(worlds.start(tmp_path, "interrupted", 2, worlds.ROUNDS, tmp_path / "run", 1)):
+        assert code != 0
+        assert f"stopped after round 7 of 9; its state is in {tmp_path / 'run'}" in error.strip().splitlines()[-1]
+    assert {part.round for part in checkpoints.parts(tmp_path / "run" / "checkpoint.safetensors")} == {7}
 
 
 @pytest.mark.parametrize("stopped", [0, 1])
@@ -114,6 +134,7 @@ def test_each_machine_loads_its_own_devices_only(tmp_path, capsys):
     ("work", "arguments", "line"),
     [
         ("other-data", (), "machine 1 of 2 has another federation than machine 0"),
+        ("other-number", (), "machine 1 of 2 has another number of machines than machine 0: 3 and 2"),
         ("other-version", (), "machine 1 of 2 has another software than machine 0: fedbc 9.9"),
         ("own-share", (1,), "machine 1 of 2 could not load its data: clinic-3.csv is not here"),
     ],
@@ -123,42 +144,6 @@ def test_machines_that_do_not_belong_together_are_refused_by_name(tmp_path, work
         assert code == 1
         last = error.strip().splitlines()[-1]
         assert line in last or (index == 1 and "clinic-3.csv is not here" in last)
-
-
-def test_nobody_there(tmp_path):
-    """A wrong address, and machines that never come: one line, no hang."""
-    code = "import fedbc; fedbc.machines.join('127.0.0.1:{port}', {index}, 2, seconds=2)"
-    for index, line in ((1, "nobody answers at 127.0.0.1:"), (0, "waited 2 seconds for the others")):
-        text = code.format(port=worlds.free_port(), index=index)
-        process = worlds.subprocess.Popen([worlds.sys.executable, "-c", text], stderr=-1, text=True)
-        ((status, _, error),) = worlds.ended([process])
-        assert status in (1, 2)
-        assert line in error.strip().splitlines()[-1]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("127.0.0.1:9", 2, 2), "index=2 is not accepted"),
-        (("127.0.0.1", 0, 2), "give host:port of machine 0"),
-        (("no-such-host.invalid:9", 0, 2), "no-such-host.invalid:9"),
-        (("127.0.0.1:9", 0, None), "belong together"),
-        ((None, None, None), "nobody says where the machines meet"),
-    ],
-)
-def test_bad_input(monkeypatch, arguments, message):
-    monkeypatch.setattr("fedbc.runtime.has_started", lambda: False)
-    for name in os.environ:
-        if name.startswith(("SLURM_", "OMPI_", "MASTER_")):
-            monkeypatch.delenv(name)
-    with pytest.raises(fedbc.InputError, match=message):
-        fedbc.machines.join(*arguments)
-
-
-def test_joining_comes_before_computing():
-    fedbc.models.logistic(2, 2).init(__import__("jax").random.key(0))
-    with pytest.raises(fedbc.InputError, match="join the machines before anything else"):
-        fedbc.machines.join("127.0.0.1:9", 0, 2)
 
 
 def test_devices_are_dealt_evenly():

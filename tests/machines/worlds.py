@@ -51,10 +51,19 @@ def network(count):
                 ip(kind, "del", name)
 
 
+LAUNCHERS = ("SLURM_", "OMPI_", "MASTER_", "RANK", "WORLD_SIZE", "TORCHELASTIC_", "LOCAL_", "JAX_COORDINATOR_")
+"""How variables begin that tell a process its place."""
+
+
+def environment():
+    """What processes are given: one lane, and no launcher's variables but those that a test sets."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
+    return kept | {"FEDBC_LANES": "1", "JAX_PLATFORMS": "cpu"}
+
+
 def start(folder, work, count, *arguments, host="127.0.0.1", inside=None):
     """One process per machine, each behind a command of its own where `inside` has them."""
     port = free_port()
-    environment = os.environ | {"FEDBC_LANES": "1", "JAX_PLATFORMS": "cpu"}
     return [
         subprocess.Popen(
             [
@@ -62,7 +71,7 @@ def start(folder, work, count, *arguments, host="127.0.0.1", inside=None):
                 *(sys.executable, __file__, work, str(index), str(count), f"{host}:{port}", *map(str, arguments)),
             ],
             cwd=folder,
-            env=environment,
+            env=environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -148,7 +157,7 @@ def scaffold(rounds, folder, on_round=None):
 ON_RAY = {
     "algorithm": {"name": "scaffold"},
     "data": {"name": "synthetic", "devices": 6},
-    "run": {"rounds": 250, "sample": 4, "lanes": 1, "evaluate_every": 50},
+    "run": {"rounds": 80, "sample": 4, "lanes": 1, "evaluate_every": 20},
 }
 
 
@@ -159,14 +168,26 @@ def on_ray(folder):
     from fedbc.simulation import checkpoints
 
     killed = []
+    file = Path(folder) / "run" / "checkpoint.safetensors"
 
     def kill_one():
-        while not checkpoints.parts(Path(folder) / "run" / "checkpoint.safetensors"):
-            time.sleep(0.01)
-        found = subprocess.run(["pgrep", "-f", "ray::_Machine.run"], capture_output=True, text=True).stdout
-        own = [pid for pid in map(int, found.split()) if _descends(pid)]
-        os.kill(own[-1], signal.SIGKILL)
-        killed.append(own[-1])
+        machines = []
+        while len(machines) < 2:
+            time.sleep(0.1)
+            found = subprocess.run(["pgrep", "-f", "ray::_Machine.run"], capture_output=True, text=True).stdout
+            machines = [pid for pid in map(int, found.split()) if _descends(pid)]
+        # They stand still while this looks how far they are: they never come to the end meanwhile, on a busy machine.
+        while not checkpoints.is_whole(file):
+            send(signal.SIGCONT, machines)
+            time.sleep(0.02)
+            send(signal.SIGSTOP, machines)
+        send(signal.SIGKILL, machines[-1:])
+        send(signal.SIGCONT, machines[:-1])
+        killed.append(machines[-1])
+
+    def send(what, machines):
+        for pid in machines:
+            os.kill(pid, what)
 
     threading.Thread(target=kill_one, daemon=True).start()
     os.chdir(folder)
@@ -185,11 +206,58 @@ def _descends(pid):
     return False
 
 
+def meet():
+    """Join the machines that the environment tells of, and say which one this is."""
+    import fedbc
+
+    machines = fedbc.machines.join(seconds=60)
+    print(machines, machines.words(f"I am {machines.index}"))
+
+
+SWEEP = """
+[run]
+rounds = 2
+[[sweep]]
+algorithm = { name = "fedbc" }
+data = { name = "synthetic", devices = 4 }
+"""
+
+
+def without_ray():
+    """What needs no Ray, and then what asks for it, in an empty folder."""
+    Path("sweep.toml").write_text(SWEEP)
+    small = "--devices 4 --rounds 2"
+    assert exit_code(f"run fedbc {small} --out run --quiet") == 0
+    assert exit_code("sweep sweep.toml --workers 1 --quiet") == 0
+    before = sorted(Path().iterdir())
+    for command in ("run fedbc --machines 2", "compare fedbc fedavg", "calibrate", "tune fedbc"):
+        assert exit_code(f"{command} {small} --ray local") == 2
+    assert exit_code("sweep sweep.toml --out other.jsonl --ray local") == 2
+    assert sorted(Path().iterdir()) == before, "something was written"
+
+
+def exit_code(arguments):
+    from fedbc.cli import main
+
+    try:
+        main(arguments.split())
+    except SystemExit as stop:
+        return stop.code or 0
+
+
 def main(work, *arguments):
     if work == "ray":
         on_ray(*arguments)
+    elif work == "meet":
+        meet()
+    elif work == "without-ray":
+        without_ray()
     else:
         share(work, *arguments)
+
+
+SIGNALS = {"scaffold": signal.SIGKILL, "stopped": signal.SIGSTOP, "interrupted": signal.SIGINT}
+"""What a machine does to itself after round 7, by the name of the work."""
 
 
 def share(work, index, count, address, *arguments):
@@ -199,6 +267,8 @@ def share(work, index, count, address, *arguments):
     index, count = int(index), int(count)
     if work == "stopped":
         fedbc.machines.world.SILENCE = 8
+    if work == "other-number" and index == 1:
+        count += 1
     if work == "other-version" and index == 1:
         versions = runtime.versions
         runtime.versions = lambda: versions() | {"fedbc": "9.9"}
@@ -206,12 +276,12 @@ def share(work, index, count, address, *arguments):
     if work == "train":
         train(arguments[0], index)
         print(machines.sent)
-    elif work in ("scaffold", "stopped"):
-        rounds, folder, killed = int(arguments[0]), arguments[1], int(arguments[2])
+    elif work in SIGNALS:
+        rounds, folder, told = int(arguments[0]), arguments[1], int(arguments[2])
 
         def on_round(row):
-            if index == killed and row["round"] == 7:
-                os.kill(os.getpid(), signal.SIGSTOP if work == "stopped" else signal.SIGKILL)
+            if index == told and row["round"] == 7:
+                os.kill(os.getpid(), SIGNALS[work])
 
         scaffold(rounds, folder, on_round)
     elif work == "other-data":

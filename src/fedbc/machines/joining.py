@@ -1,4 +1,4 @@
-"""How the machines of a run find each other: an address, a launcher, or the environment that launchers make."""
+"""How the machines of a run come together, and take leave of each other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import atexit
 import os
 import socket
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,17 +13,14 @@ from typing import Any
 
 import jax
 
-from fedbc import checks, runtime
+from fedbc import runtime
 from fedbc.errors import InputError
-from fedbc.machines import watching, world
+from fedbc.machines import places, waiting, watching, world
 from fedbc.machines.world import Machines
 
 _world = Machines()
 _LEAVING, _GRACE = 20, 2.0
 """Seconds to wait for the others at the end, and those that they have to take leave."""
-
-LAUNCHERS = {"SLURM_PROCID": "Slurm", "OMPI_COMM_WORLD_RANK": "Open MPI"}
-"""Variables by which JAX itself knows that a launcher started this process."""
 
 
 def here() -> Machines:
@@ -41,37 +37,44 @@ def join(
     index, count: which machine this is, from 0, and how many there are.
     seconds: how long to wait for the others.
 
-    Without these a launcher tells: Slurm's `srun` and Open MPI's `mpirun`, or whatever sets MASTER_ADDR, MASTER_PORT,
-    RANK and WORLD_SIZE, as `torchrun` does.
+    Without the first three a launcher tells: Slurm's `srun` and Open MPI's `mpirun`, or whatever sets MASTER_ADDR,
+    MASTER_PORT, RANK and WORLD_SIZE, as `torchrun` does (which listens at that port itself: machines meet at the next).
     """
     global _world
     if not _world.alone:
         raise InputError(f"this process is {_world} already: join is called once")
     if runtime.has_started():
         raise InputError("JAX has computed something already: join the machines before anything else")
-    address, index, count = _from_environment(address, index, count)
-    if address is not None:
-        assert index is not None
-        assert count is not None
-        _check(address, index, count)
-        if count == 1:
-            return _world
-        if index:
-            _wait_for(address, seconds)
+    where = places.place(address, index, count)
+    if where.count == 1:
+        return _world
+    if where.index:
+        waiting.until_machine_0_answers(where, seconds)
+    else:
+        waiting.refuse_taken_port(where)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     # A lost machine is an exception here, after which there is a checkpoint; JAX's own way is to end all processes.
     jax.config.update("jax_enable_recoverability", True)
     jax.config.update("jax_enable_preemption_service", False)
-    with _Patience(seconds, index, count):
+
+    def meet() -> None:
         jax.distributed.initialize(
-            address, count, index, initialization_timeout=seconds + 30, heartbeat_timeout_seconds=world.SILENCE
+            where.address,
+            where.count,
+            where.index,
+            local_device_ids=where.accelerators,
+            initialization_timeout=seconds + 30,
+            heartbeat_timeout_seconds=world.SILENCE,
         )
+
+    waiting.until_all_are_there(meet, where, seconds)
     _sum_by_own_address()
     _world = Machines(jax.process_index(), jax.process_count())
     atexit.register(_leave)
     watching.watch(_world)
 
     with _output_as_errors():
+        _world.agree("number of machines", where.count)  # JAX believes machine 0
         _world.agree("software", ", ".join(f"{name} {version}" for name, version in runtime.versions().items()))
     return _world
 
@@ -115,81 +118,6 @@ def _output_as_errors() -> Iterator[None]:
     finally:
         os.dup2(kept, 1)
         os.close(kept)
-
-
-def _from_environment(
-    address: str | None, index: int | None, count: int | None
-) -> tuple[str | None, int | None, int | None]:
-    given = address is not None, index is not None, count is not None
-    if all(given):
-        return address, index, count
-    if any(given):
-        raise InputError("address, index and count belong together: give all three, or none under a launcher")
-    if any(name in os.environ for name in LAUNCHERS):
-        return None, None, None
-    names = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
-    missing = [name for name in names if name not in os.environ]
-    if missing:
-        raise InputError(
-            "nobody says where the machines meet: give address, index and count, or start this by srun, mpirun or "
-            f"something that sets {', '.join(names)}"
-        )
-    host, port, rank, size = (os.environ[name] for name in names)
-    try:
-        return f"{host}:{port}", int(rank), int(size)
-    except ValueError:
-        raise InputError(f"RANK={rank!r} and WORLD_SIZE={size!r} are not accepted: give whole numbers") from None
-
-
-def _check(address: str, index: int, count: int) -> None:
-    checks.integer("count", count, at_least=1)
-    checks.integer("index", index, at_least=0)
-    if index >= count:
-        raise InputError(f"index={index} is not accepted: with count={count} give a number from 0 to {count - 1}")
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise InputError(f"address={address!r} is not accepted: give host:port of machine 0, such as 10.0.0.1:9000")
-    try:
-        socket.getaddrinfo(host, int(port))
-    except OSError as error:
-        raise InputError(f"address={address!r} is not accepted: {error.strerror or error}") from None
-
-
-def _wait_for(address: str, seconds: int) -> None:
-    """Until machine 0 listens; JAX itself would end the process with a stack trace of its own."""
-    host, _, port = address.rpartition(":")
-    ends = time.monotonic() + seconds
-    while True:
-        try:
-            socket.create_connection((host, int(port)), timeout=2).close()
-            return
-        except OSError as error:
-            if time.monotonic() > ends:
-                raise InputError(
-                    f"nobody answers at {address} ({error.strerror or error}): is machine 0 started, and is this its "
-                    "address?"
-                ) from None
-            time.sleep(0.2)
-
-
-class _Patience:
-    """Ends the process with one line if the machines are not complete in time: nothing else ends JAX's waiting."""
-
-    def __init__(self, seconds: int, index: int | None, count: int | None) -> None:
-        who = "this machine" if index is None else f"machine {index} of {count}"
-        self.text = f"fedbc: {who} waited {seconds} seconds for the others, and not all of them came"
-        self.timer = threading.Timer(seconds, self._give_up)
-        self.timer.daemon = True
-
-    def __enter__(self) -> None:
-        self.timer.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.timer.cancel()
-
-    def _give_up(self) -> None:
-        os.write(2, f"{self.text}\n".encode())
-        os._exit(2)
 
 
 def _leave() -> None:

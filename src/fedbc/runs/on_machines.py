@@ -9,16 +9,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedbc import checks, progress
-from fedbc.errors import FedBCError, MachineLost
+from fedbc.errors import FedBCError, InputError, MachineLost
 from fedbc.runs.live import Follower
 from fedbc.runs.outcome import Row
 from fedbc.runs.pool import enter, ray_cluster
+from fedbc.simulation import checkpoints
 from fedbc.simulation.result import RunFolder
 
 ATTEMPTS = 3
 """How often machines are started that do not get a round further, before that is given up."""
 LOOK_SECONDS = 0.5
 """How often the process that waits for the machines looks how far they are."""
+ROOM_SECONDS = 30
+"""After so many seconds without room for all machines on the cluster, that is told."""
 Told = Mapping[RunFolder, Callable[[Row], None]]
 """Who is told each round of a folder's run."""
 
@@ -38,12 +41,19 @@ def share(work: Callable[[], object], told: Told, *, ray: str, machines: int, sa
             one.look()
 
     with ray_cluster(ray, lanes=None) as library:
+        if ray == "local" and _cores(library) < machines:
+            raise InputError(
+                f"machines={machines} is not accepted: each takes a core of Ray's, which has {_cores(library)} here"
+            )
         attempts, before = 0, ""
+        fresh = [folder.checkpoint for folder in told if not checkpoints.exists(folder.checkpoint)]
         while True:
             try:
-                _once(library, work, machines, look)
+                _once(library, work, machines, look, say)
                 return look()
             except MachineLost as error:
+                for file in fresh:
+                    checkpoints.drop_unfinished(file)
                 state = _state(told)
                 attempts = 1 if state != before else attempts + 1
                 before = state
@@ -79,12 +89,14 @@ def _state(told: Told) -> str:
     return ", ".join(sorted(file.name for folder in folders for file in folder.path.glob("checkpoint*")))
 
 
-def _once(library: Any, work: Callable[[], object], machines: int, look: Callable[[], None]) -> None:
+def _once(
+    library: Any, work: Callable[[], object], machines: int, look: Callable[[], None], say: Callable[[str], None]
+) -> None:
     """Start the machines and wait for them; MachineLost if one of them dies."""
     remote = library.remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(_Machine)
     actors = [remote.remote() for _ in range(machines)]
     try:
-        address = library.get(actors[0].address.remote())
+        address = _placed(library, actors, say)
         waiting = [actor.run.remote(address, index, machines, os.getcwd(), work) for index, actor in enumerate(actors)]
         while waiting:
             ended, waiting = library.wait(waiting, num_returns=1, timeout=LOOK_SECONDS)
@@ -98,6 +110,23 @@ def _once(library: Any, work: Callable[[], object], machines: int, look: Callabl
     finally:
         for actor in actors:
             library.kill(actor)
+
+
+def _placed(library: Any, actors: list[Any], say: Callable[[str], None]) -> str:
+    """Wait until Ray has found a place for each machine: where the first one can be met."""
+    addresses = [actor.address.remote() for actor in actors]
+    _, missing = library.wait(addresses, num_returns=len(actors), timeout=ROOM_SECONDS)
+    if missing:
+        say(
+            f"Ray has no room yet for {len(missing)} of {len(actors)} machines, each of which takes a core; "
+            f"the cluster has {_cores(library)}"
+        )
+    first, *_ = library.get(addresses)
+    return first
+
+
+def _cores(library: Any) -> int:
+    return int(library.cluster_resources().get("CPU", 0))
 
 
 class _Machine:

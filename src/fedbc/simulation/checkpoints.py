@@ -92,6 +92,18 @@ def exists(file: Path) -> bool:
     return file.exists() or any(parts(file))
 
 
+def is_whole(file: Path) -> bool:
+    """Whether a checkpoint lies here of which nothing is missing."""
+    return file.exists() or any(len(found) == count for (_, count), found in _sets(file).items())
+
+
+def drop_unfinished(file: Path) -> None:
+    """Remove the parts of a run's first checkpoint if a machine died before all were written; no other is kept yet."""
+    if not is_whole(file):
+        for part in parts(file):
+            part.beside(file).unlink(missing_ok=True)
+
+
 def parts(file: Path) -> list[Part]:
     """The parts that lie beside a checkpoint's file."""
     if not file.parent.is_dir():
@@ -100,14 +112,20 @@ def parts(file: Path) -> list[Part]:
     return sorted(Part(*map(int, match.groups())) for match in found if match)
 
 
+def _sets(file: Path) -> dict[tuple[int, int], list[Part]]:
+    """The parts that belong together, by round and number of machines."""
+    sets: dict[tuple[int, int], list[Part]] = {}
+    for part in parts(file):
+        sets.setdefault((part.round, part.machines), []).append(part)
+    return sets
+
+
 def find(file: Path, machines: Machines) -> list[Path]:
     """The files of the newest whole checkpoint; none if there is no checkpoint. All machines find the same round.
 
     Where machines do not share a folder, as many machines as before can each go on from their own part.
     """
-    sets: dict[tuple[int, int], list[Part]] = {}
-    for part in parts(file):
-        sets.setdefault((part.round, part.machines), []).append(part)
+    sets = _sets(file)
     usable: dict[int, list[Path]] = {}
     for (number, count), found in sets.items():
         own = [part for part in found if count == machines.count and part.machine == machines.index]
@@ -124,7 +142,10 @@ def find(file: Path, machines: Machines) -> list[Path]:
         return usable[common[0]]
     if sets or (told >= 0).any():
         lying = ", ".join(part.beside(file).name for part in parts(file)) or "nothing"
-        raise InputError(f"{file.parent} holds no whole checkpoint: {lying}; all machines' parts of a round are needed")
+        raise InputError(
+            f"{file.parent} holds no whole checkpoint: {lying}; all machines' parts of a round are needed (or none: "
+            "delete them to begin anew)"
+        )
     return []
 
 
