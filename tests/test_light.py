@@ -1,33 +1,23 @@
 """What `pip install fedbc` brings is enough to simulate and to deploy; what draws is asked for in one clear line."""
 
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import hidden
 import pytest
 
 import fedbc
 from fedbc.drawing import LIBRARIES
 
 ROOT = Path(__file__).parents[1]
-WITHOUT = """
-import sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {names}:
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, Absent())
-"""
 
 
 @pytest.fixture
 def light(tmp_path):
     """Runs Python where nothing that draws can be imported, in this process's place or in its children."""
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(WITHOUT.format(names=set(LIBRARIES)))
-    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+    environment = hidden.environment(tmp_path / "site", LIBRARIES)
 
     def run(*arguments):
         return subprocess.run(

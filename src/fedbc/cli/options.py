@@ -12,7 +12,7 @@ import click
 from fedbc import simulate
 from fedbc.errors import InputError, unknown
 from fedbc.metrics import METRICS
-from fedbc.runs import CATALOG, OWN, RUN_OPTIONS, Option, argument_help
+from fedbc.runs import CATALOG, OWN, RUN_OPTIONS, Option, argument_help, need_ray
 
 
 def offered(kind: str) -> list[str]:
@@ -100,7 +100,18 @@ def listed(text: str | None) -> list[str]:
     return [word.strip() for word in text.split(",")] if text is not None else []
 
 
-ray = click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster instead; `local` starts Ray on this machine.")
+def ray_option(said: str) -> Callable[..., Any]:
+    """The option --ray; what is wrong with it is said before anything is written."""
+
+    def check(context: click.Context, option: click.Parameter, address: str | None) -> str | None:
+        if address is not None:
+            need_ray(address)
+        return address
+
+    return click.option("--ray", metavar="ADDRESS", callback=check, help=f"{said}; `local` starts Ray on this machine.")
+
+
+ray = ray_option("Run on a Ray cluster instead")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import click
 
+from fedbc.cli.options import ray_option
 from fedbc.errors import InputError
 from fedbc.machines import Machines, here
 from fedbc.machines import join as join_machines
@@ -19,12 +20,7 @@ AUTO = "auto"
 def options(command: F) -> F:
     """A command's options that say which machines share a run."""
     for option in (
-        click.option(
-            "--ray",
-            metavar="ADDRESS",
-            help="Let --machines N processes of a Ray cluster share the run, which start anew if one dies; `local` "
-            "starts Ray on this machine.",
-        ),
+        ray_option("Let --machines N processes of a Ray cluster share the run, which start anew if one dies"),
         click.option("--meet", metavar="HOST:PORT", help="Where they meet: an address of machine 0."),
         click.option("--machine", type=click.IntRange(0), help="Which of them this is, from 0."),
         click.option(

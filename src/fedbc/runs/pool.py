@@ -196,8 +196,13 @@ def enter(folder: str) -> None:
         os.chdir(folder)
 
 
-def _knock(address: str) -> None:
-    """An InputError if nobody answers at a cluster's address: Ray itself would try for minutes."""
+def need_ray(address: str) -> None:
+    """An InputError if Ray is not installed, or nobody answers at a cluster's address: Ray would try for minutes."""
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns that it is going to be so
+    try:
+        import ray  # noqa: F401
+    except ImportError:
+        raise InputError("--ray needs Ray: pip install 'fedbc[ray]'") from None
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():  # "local", "auto", or for Ray to judge
         return
@@ -211,14 +216,11 @@ def _knock(address: str) -> None:
 @contextlib.contextmanager
 def ray_cluster(address: str, *, lanes: int | None) -> Iterator[Any]:
     """Ray, connected to a cluster, whose processes have so many lanes; "local" starts it on this machine."""
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns that it is going to be so
-    try:
-        import ray
-    except ImportError:
-        raise InputError("--ray needs Ray: pip install 'fedbc[ray]'") from None
+    need_ray(address)
+    import ray
+
     environment = {"env_vars": {"FEDBC_LANES": str(lanes)}} if lanes is not None else {}
     where = {"include_dashboard": False} if address == "local" else {"address": address}
-    _knock(address)
     try:
         ray.init(**where, runtime_env=environment, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError) as error:
