@@ -85,7 +85,7 @@ def test_machines_with_addresses_of_their_own(tmp_path, capsys):
         try:
             inside = stack.enter_context(worlds.network(2))
         except OSError as error:
-            missing(f"machines in network namespaces: {error}", "FEDBC_NEEDS_NAMESPACES")
+            missing(f"machines in network namespaces: {error}", "FEDBC_REQUIRE_ROOT")
         processes = worlds.start(
             tmp_path, "scaffold", 2, worlds.ROUNDS, tmp_path / "run", -1, host="10.231.7.1", inside=inside
         )
