@@ -17,7 +17,7 @@ from inprocess import public_key
 
 import fedbc
 from fedbc.errors import InputError
-from fedbc.flower import TooFewDevices, messages, packs, post, strategy
+from fedbc.flower import TooFewDevices, messages, packs, post, roster, strategy
 from fedbc.flower.letters import be_patient
 from fedbc.flower.server import finish
 from fedbc.flower.settings import Deployment, algorithm_from
@@ -146,13 +146,13 @@ def test_a_checkpoint_of_another_run_is_refused(deployed):
 def test_absent_devices_are_replaced_in_the_sample():
     settings = Deployment(devices=10, sample=4, seed=3)
     everybody = dict.fromkeys(range(10), 0)
-    drawn = strategy.draw(settings, 5, everybody)
+    drawn = roster.draw(settings, 5, everybody)
     assert drawn == fedbc.simulation.schedule.sample_devices(3, 5, 10, 4).tolist()
     here = {device: 0 for device in everybody if device != drawn[0]}
-    instead = strategy.draw(settings, 5, here)
+    instead = roster.draw(settings, 5, here)
     assert len(instead) == 4
     assert set(drawn[1:]) < set(instead)
-    assert strategy.draw(settings, 5, {drawn[1]: 0}) == [drawn[1]]
+    assert roster.draw(settings, 5, {drawn[1]: 0}) == [drawn[1]]
 
 
 def test_too_few_devices_wait_say_so_and_give_up(deployed, caplog, monkeypatch):

@@ -1,4 +1,4 @@
-"""Which node is which device.
+"""Which node is which device, and who trains in a round.
 
 Flower's node ids are random; what is drawn goes by device number. A device is who holds its key: the server's folder
 of public keys (`device-0.pub`, `device-1.pub`, ..., as `fedbc deploy keys` writes them) says which number is whose, and
@@ -18,6 +18,8 @@ from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from fedbc.errors import InputError
+from fedbc.flower.settings import Deployment
+from fedbc.simulation.schedule import SAMPLE, generator, sample_devices
 
 NAME = re.compile(r"device-(0|[1-9][0-9]*)\.pub")
 log = logging.getLogger("flwr.fedbc")
@@ -97,3 +99,14 @@ class Roster:
                 log.info("device %d is there (node %d)", device, now)
         self.holders = dict(sorted(holders.items()))
         return self.holders
+
+
+def draw(settings: Deployment, number: int, here: Mapping[int, int]) -> list[int]:
+    """The devices of a round: those that the simulator draws; for those that are away, others that are there."""
+    drawn = sample_devices(settings.seed, number, settings.devices, settings.sample or None).tolist()
+    chosen = [device for device in drawn if device in here]
+    others = sorted(here.keys() - set(drawn))
+    missing = min(len(drawn) - len(chosen), len(others))
+    if missing:
+        chosen += generator(settings.seed, SAMPLE, number, 1).choice(others, missing, replace=False).tolist()
+    return sorted(chosen)

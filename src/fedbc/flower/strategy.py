@@ -35,13 +35,12 @@ from fedbc.flower import messages, scores
 from fedbc.flower.journal import Journal, Row
 from fedbc.flower.messages import Answer, Kind, MessageError, Order, Shapes, layout
 from fedbc.flower.post import GRACE_SECONDS, Post
-from fedbc.flower.roster import Roster
+from fedbc.flower.roster import Roster, draw
 from fedbc.flower.secure_rounds import SecureRounds
 from fedbc.flower.settings import Deployment
 from fedbc.flower.summing import Mover, RoundSum
 from fedbc.models.base import Model
 from fedbc.runs.deployed import SUMS_ONLY, DeviceStatus, Status
-from fedbc.simulation.schedule import SAMPLE, generator, sample_devices
 
 log = logging.getLogger("flwr.fedbc")
 LOOK_SECONDS = 1
@@ -393,14 +392,3 @@ def _record(**trees: Any) -> ArrayRecord:
     return ArrayRecord(
         {name: Array(a) for prefix, tree in trees.items() for name, a in storage.named(tree, prefix).items()}
     )
-
-
-def draw(settings: Deployment, number: int, here: Mapping[int, int]) -> list[int]:
-    """The devices of a round: those that the simulator draws; for those that are away, others that are there."""
-    drawn = sample_devices(settings.seed, number, settings.devices, settings.sample or None).tolist()
-    chosen = [device for device in drawn if device in here]
-    others = sorted(here.keys() - set(drawn))
-    missing = min(len(drawn) - len(chosen), len(others))
-    if missing:
-        chosen += generator(settings.seed, SAMPLE, number, 1).choice(others, missing, replace=False).tolist()
-    return sorted(chosen)
