@@ -9,7 +9,7 @@ import pytest
 import fedbc
 import fedbc.paper
 from fedbc.cli import main
-from fedbc.runs import Lines
+from fedbc.runs import Job, Lines, do_jobs
 
 TINY = ["--devices", "4", "--rounds", "3", "--sample", "3"]
 SPEC = fedbc.RunSpec({"name": "fedbc"}, {"name": "synthetic", "devices": 4}, run={"rounds": 3, "sample": 3, "lanes": 1})
@@ -118,3 +118,18 @@ def test_the_paper():
     assert (html, markdown) == (Path("results/report.html"), Path("results/paper.md"))
     assert html.exists()
     assert markdown.exists()
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5])
+def test_a_number_of_workers_that_is_none_is_refused_before_anything_is_written(workers):
+    how = {"workers": workers, "quiet": True}
+    for call in (
+        lambda: fedbc.sweep([SPEC], "results.jsonl", **how),
+        lambda: fedbc.run_comparison({"FedBC": SPEC}, **how),
+        lambda: fedbc.tune(SPEC, **how),
+        lambda: fedbc.calibrate(SPEC, **how),
+        lambda: list(do_jobs([Job(dict, "nothing", 1)], workers=workers)),
+    ):
+        with pytest.raises(fedbc.InputError, match=f"workers={workers} is not accepted"):
+            call()
+    assert list(Path().iterdir()) == []

@@ -65,9 +65,9 @@ SWEPT = ("algorithm__tolerance", "algorithm__start", "run__validation", "run__po
     type=click.Path(path_type=Path),
     help="Folder; runs/calibrate-DATA if not given. One that was begun goes on.",
 )
-@click.option("--workers", type=click.IntRange(1), help="Worker processes; one per core if not given.")
+@options.workers
 @options.ray
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@options.quiet
 @click.option("--json", "as_json", is_flag=True, help="Print candidates, devices and the recommendation as JSON.")
 def calibrate_command(
     prefer: str,

@@ -59,10 +59,10 @@ from fedbc.selection import CONTROLS, with_tuning
     help=f"Add what local accuracy should be seen beside: {', '.join(CONTROLS)}, and FedAvg's z fine-tuned.",
 )
 @options.metrics
-@click.option("--workers", type=int, help="Worker processes; one per core if not given.")
+@options.workers
 @options.ray
 @click.option("--any-rounds", is_flag=True, help="Compare RUN folders of unequal length, too.")
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@options.quiet
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
 def compare_command(
     what: tuple[str, ...],

@@ -100,6 +100,10 @@ def listed(text: str | None) -> list[str]:
     return [word.strip() for word in text.split(",")] if text is not None else []
 
 
+quiet = click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+workers = click.option("--workers", type=int, help="Worker processes; one per core if not given.")
+
+
 def ray_option(said: str) -> Callable[..., Any]:
     """The option --ray; what is wrong with it is said before anything is written."""
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 
 from fedbc import drawing, storage
+from fedbc.cli import options
 from fedbc.cli.ending import stopping
 from fedbc.cli.tables import of_report
 from fedbc.errors import InputError
@@ -33,19 +36,9 @@ PLACE = "personalized"
 @click.option("--patience", default=4, show_default=True, help="Epochs without gain that end a device's walk.")
 @click.option("--lr", type=float, help="Rate of walks; the run's if not given.")
 @click.option("--seed", type=click.IntRange(0), help="Draws folds and batches; the run's if not given.")
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@options.quiet
 @click.option("--json", "as_json", is_flag=True, help="Print the advice as JSON.")
-def personalize_command(
-    run: Path,
-    how: str,
-    accuracy: float,
-    epochs: int,
-    patience: int,
-    lr: float | None,
-    seed: int | None,
-    quiet: bool,
-    as_json: bool,
-) -> None:
+def personalize_command(run: Path, quiet: bool, as_json: bool, **settings: Any) -> None:
     """Personalise the finished RUN: each device walks the path from the run's global model to a model of its own, and
     chooses on examples of its own that it held out. The test sets tell what it gained, and advise.
 
@@ -58,7 +51,7 @@ def personalize_command(
     """
     folders = [f for f in (RunFolder.find(run) if run.is_dir() else []) if f.is_finished] or [RunFolder(run)]
     for folder in folders:
-        personalized = _personalize(folder, run, how, accuracy, epochs, patience, lr, seed, quiet=quiet or as_json)
+        personalized = _personalize(folder, run, settings, quiet=quiet or as_json)
         place = folder.path / PLACE
         page = "not drawn"
         try:
@@ -75,34 +68,12 @@ def personalize_command(
             Console(soft_wrap=True).print(f"Page: {page}\nModels: {place}", highlight=False, markup=False)
 
 
-def _personalize(
-    folder: RunFolder,
-    run: Path,
-    how: str,
-    accuracy: float,
-    epochs: int,
-    patience: int,
-    lr: float | None,
-    seed: int | None,
-    *,
-    quiet: bool,
-) -> Personalized:
+def _personalize(folder: RunFolder, run: Path, settings: Mapping[str, Any], *, quiet: bool) -> Personalized:
     result = folder.read()
     spec = RunSpec.from_dict(result.spec)
     model, federation = spec.build_part("model"), spec.build_part("data")
     with stopping(run):
-        personalized = personalize(
-            result,
-            model,
-            federation,
-            how=how,
-            accuracy=accuracy,
-            epochs=epochs,
-            patience=patience,
-            lr=lr,
-            seed=seed,
-            checkpoint=folder.path / PLACE / "work",
-            quiet=quiet,
-        )
+        work = folder.path / PLACE / "work"
+        personalized = personalize(result, model, federation, **settings, checkpoint=work, quiet=quiet)
     personalized.save(folder.path / PLACE)
     return personalized

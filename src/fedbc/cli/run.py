@@ -41,7 +41,7 @@ from fedbc.simulation import draw_curves
 @tracking.options
 @sharing.options
 @click.option("--debug", is_flag=True, help="Compile nothing; an error names round, device and stage. Slow.")
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@options.quiet
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def run_command(
     algorithms: tuple[str, ...],
@@ -115,7 +115,7 @@ def run_command(
 def specifications(
     algorithms: tuple[str, ...], data_name: str | None, model_name: str | None, config: Path | None, values: Any
 ) -> dict[str, RunSpec]:
-    """One specification an algorithm: the command line's values over the file's over the defaults."""
+    """One specification per algorithm: the command line's values over the file's over the defaults."""
     tables_ = read_toml(config) if config is not None else {}
     own_data = isinstance(tables_.get("data"), dict) and tables_["data"].get("name") == OWN
     checked = {part: table for part, table in tables_.items() if not (own_data and part in ("data", "model"))}

@@ -22,11 +22,11 @@ ABSENT = "–"
 @click.command("sweep", short_help="Run a grid or a list of specifications on all cores.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Results file (.jsonl); beside FILE if not given.")
-@click.option("--workers", type=int, help="Worker processes; one per core if not given.")
+@options.workers
 @options.ray
 @click.option("--best", default=10, show_default=True, help="How many of the best runs to show.")
 @tracking.options
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@options.quiet
 def sweep_command(
     file: Path,
     out: Path | None,

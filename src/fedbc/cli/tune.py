@@ -49,7 +49,7 @@ from fedbc.selection import PRUNERS, SAMPLERS, trials_table, tune
     "the last 20 rounds. [default global; as the paper for methods with a grid]",
 )
 @click.option("--pruner", default="median", show_default=True, metavar="|".join(PRUNERS), help="Ends hopeless trials.")
-@click.option("--seeds", default=1, show_default=True, type=click.IntRange(1), help="Seeds a trial, from --seed on.")
+@click.option("--seeds", default=1, show_default=True, type=click.IntRange(1), help="Seeds per trial, from --seed on.")
 @options.selection
 @options.problem
 @click.option(
@@ -57,10 +57,10 @@ from fedbc.selection import PRUNERS, SAMPLERS, trials_table, tune
     type=click.Path(path_type=Path),
     help="Folder; runs/tune-ALGORITHM-DATA if not given. One that was begun goes on.",
 )
-@click.option("--workers", type=click.IntRange(1), help="Worker processes; one per core if not given.")
+@options.workers
 @options.ray
 @click.option("--best", default=10, show_default=True, help="How many of the best trials to show.")
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@options.quiet
 def tune_command(
     algorithm: str,
     grid: str | None,

@@ -23,7 +23,7 @@ from fedbc.reports.comparable import built_part, measured_on, seed_of, split_of,
 from fedbc.reports.grouping import absent_name, built_models, grouped
 from fedbc.reports.metric_scores import Metrics
 from fedbc.reports.tables import Column, Table, shown_scores
-from fedbc.runs import MethodRuns, RunSpec, data_name, load, usual_folder
+from fedbc.runs import MethodRuns, RunSpec, check_workers, data_name, load, usual_folder
 from fedbc.simulation.metrics import TEST_LOSSES, has_accuracy
 from fedbc.simulation.result import Result
 
@@ -363,8 +363,7 @@ def run_comparison(
     """
     checks.integer("seeds", seeds, at_least=1)
     checks.integer("splits", splits, at_least=1)
-    if workers is not None:
-        checks.integer("workers", workers, at_least=1)
+    check_workers(workers)
     if not specs:
         raise InputError("specs={} is not accepted: give a specification for each method")
     first = next(iter(specs.values()))

@@ -11,7 +11,7 @@ from fedbc.runs.many import Sweep, flatten, read_sweep, run_missing, sweep
 from fedbc.runs.methods import MethodRuns
 from fedbc.runs.outcome import CallEachRound, Observer, Outcome
 from fedbc.runs.own import OWN, load_model
-from fedbc.runs.pool import Job, do_jobs, need_ray, tell_round
+from fedbc.runs.pool import Job, check_workers, do_jobs, need_ray, tell_round
 from fedbc.runs.spec import RUN_OPTIONS, USUAL_MODEL, RunSpec, identity, read_toml
 from fedbc.simulation.result import RunFolder
 from fedbc.simulation.telling import data_name
@@ -38,6 +38,7 @@ __all__ = [
     "Sweep",
     "argument_help",
     "begin",
+    "check_workers",
     "data_name",
     "delete",
     "do_jobs",

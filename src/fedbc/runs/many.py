@@ -27,12 +27,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedbc import checks, progress
+from fedbc import progress
 from fedbc.errors import InputError, RunsFailed, unknown
 from fedbc.runs.execute import Tracking, execute
 from fedbc.runs.lines import Line, Lines, is_result
 from fedbc.runs.outcome import CallEachRound
-from fedbc.runs.pool import Job, do_jobs, tell_round
+from fedbc.runs.pool import Job, check_workers, do_jobs, tell_round
 from fedbc.runs.spec import PARTS, RunSpec, Tables, read_toml
 from fedbc.simulation.result import Result
 from fedbc.trackers import Tracker
@@ -229,8 +229,7 @@ def sweep(
     track: makes trackers for a run from its name and its specification.
     quiet: show no progress, and no run's error.
     """
-    if workers is not None:
-        checks.integer("workers", workers, at_least=1)
+    check_workers(workers)
     specs = read_sweep(Path(what)) if isinstance(what, str | Path) else list(what)
     if results is None and not isinstance(what, str | Path):
         raise InputError("results is missing: give the file that the results go to, such as 'results.jsonl'")

@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 
-from fedbc import progress, runtime
+from fedbc import checks, progress, runtime
 from fedbc.errors import InputError
 from fedbc.runs.lines import Line
 
@@ -53,6 +53,12 @@ def tell_round(row: Mapping[str, Any]) -> None:
 _teller: Callable[[Mapping[str, Any]], None] | None = None
 
 
+def check_workers(workers: int | None) -> None:
+    """An InputError for a number of worker processes that is none; None is one per core."""
+    if workers is not None:
+        checks.integer("workers", workers, at_least=1)
+
+
 def do_jobs(
     jobs: Sequence[Job], *, workers: int | None = None, ray: str | None = None, name: str = "runs", done: int = 0
 ) -> Iterator[Line]:
@@ -61,6 +67,7 @@ def do_jobs(
     The open display (`fedbc.progress.shown`), if there is one, shows them under `name`, with `done` more that are done
     already.
     """
+    check_workers(workers)
     bars = progress.current().sweep(name, done + len(jobs), done)
     try:
         if jobs and ray is not None:

@@ -13,7 +13,7 @@ from fedbc.data.federation import Federation
 from fedbc.data.validation import held_out_sizes
 from fedbc.errors import InputError
 from fedbc.models.base import Model
-from fedbc.runs import RunSpec, usual_folder
+from fedbc.runs import RunSpec, check_workers, usual_folder
 from fedbc.runs.many import tell_errors
 from fedbc.selection import final, measured
 from fedbc.selection.calibration import STARTS, Calibration, default_methods, work
@@ -82,6 +82,7 @@ def calibrate(
     drawing.need()
     weight = weight_of(prefer)
     checks.integer("seeds", seeds, at_least=1)
+    check_workers(workers)
     federation, model = base.build_part("data"), base.build_part("model")
     plan = Calibration(
         base,

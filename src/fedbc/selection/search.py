@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedbc import checks, drawing, progress
 from fedbc.errors import InputError, unknown
-from fedbc.runs import RunSpec, entry, usual_folder
+from fedbc.runs import RunSpec, check_workers, entry, usual_folder
 from fedbc.runs.many import tell_errors
 from fedbc.selection import spaces, tuning
 from fedbc.selection.calibration import measured_sparely
@@ -70,6 +70,7 @@ def tune(
     library()
     drawing.need()
     checks.integer("seeds", seeds, at_least=1)
+    check_workers(workers)
     plan = _plan(base, grid, sampler, trials, search, score, pruner, seeds, validation)
     about = _check(plan, validation)
     name = str(base.algorithm["name"])
