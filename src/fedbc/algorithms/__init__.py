@@ -1,4 +1,4 @@
-"""Federated methods, one a file, through one contract; `ALGORITHMS` is the registry."""
+"""Federated methods, one per file, through one contract; `ALGORITHMS` is the registry."""
 
 from fedbc.algorithms.base import Algorithm, Context, Finished, parameter
 from fedbc.algorithms.besidefedbc import BesideFedBC

@@ -141,7 +141,7 @@ def read_batch(content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
     if x.dtype != np.uint8 or x.ndim != 2 or x.shape[1] != 3072:
         raise InputError(f"{name} is not a batch of CIFAR-10: its data are {x.dtype} of shape {x.shape}")
     if y.shape != (len(x),) or not np.issubdtype(y.dtype, np.integer):
-        raise InputError(f"{name} has labels of shape {y.shape} for {len(x)} images: there must be one label an image")
+        raise InputError(f"{name} has labels of shape {y.shape} for {len(x)} images: there must be one label per image")
     if len(y) and not 0 <= y.min() <= y.max() <= 9:
         raise InputError(f"{name} has labels from {y.min()} to {y.max()}: they must lie from 0 to 9")
     return x.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), y

@@ -89,11 +89,11 @@ def read_idx(content: bytes, name: str) -> np.ndarray:
 
 
 def match(images: np.ndarray, labels: np.ndarray, images_name: str, labels_name: str) -> None:
-    """Raise unless there is one label an image, each a digit."""
+    """Raise unless there is one label per image, each a digit."""
     if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
         raise InputError(
             f"{labels_name} (shape {labels.shape}) does not match {images_name} (shape {images.shape}): "
-            "there must be one label an image"
+            "there must be one label per image"
         )
     if labels.max(initial=0) > 9:
         raise InputError(f"{labels_name} has label {labels.max()}: labels must be digits from 0 to 9")

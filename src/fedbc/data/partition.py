@@ -265,7 +265,8 @@ def from_partition(
     checks.integer("seed", seed, at_least=0)
     checks.choice("split", split, ORDERS)
     if examples.ndim == 0 or labels.ndim == 0 or len(examples) != len(labels):
-        raise InputError(f"x of shape {examples.shape} does not match y of shape {labels.shape}: give one label a row")
+        shapes = f"x of shape {examples.shape} does not match y of shape {labels.shape}"
+        raise InputError(f"{shapes}: give one label per row")
     if len(parts) == 0:
         raise InputError("parts=[] is not accepted: give one array of row numbers per device")
     train, test = [], []

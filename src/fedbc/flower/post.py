@@ -43,7 +43,7 @@ class Post:
     def ask(
         self, orders: Sequence[Message], whats: Mapping[int, str], seconds: float, most: int = 0
     ) -> Iterator[Message]:
-        """Send orders, one a node; yields answers as they come, never two of one node, until all are in or time is up.
+        """Send orders, one per node; yields answers as they come, never two of a node, until all are in or time is up.
 
         Nodes that fail or do not answer in time are reported; `whats` says of each node's order what it is. `most` is
         how many bytes of arrays an answer may have. After the deadline the SuperLink is asked once more: answers that

@@ -16,7 +16,7 @@ Array = jax.Array
 
 
 def cross_entropy(logits: Array, labels: Array) -> Array:
-    """-log softmax(logits)[label], one value an example."""
+    """-log softmax(logits)[label], one value per example."""
     _check_classes(logits, labels)
     top = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
     shifted = logits - top
@@ -25,13 +25,13 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
 
 
 def is_largest(logits: Array, labels: Array) -> Array:
-    """Whether the largest logit is the label's, one value an example."""
+    """Whether the largest logit is the label's, one value per example."""
     _check_classes(logits, labels)
     return jnp.argmax(logits, axis=-1) == labels
 
 
 def half_squared_error(outputs: Array, targets: Array) -> Array:
-    """½‖output - target‖², one value an example; for regression and for quadratic test problems.
+    """½‖output - target‖², one value per example; for regression and for quadratic test problems.
 
     Outputs and targets that differ in axes of length 1 alone, such as (n, 1) and (n,), are the same numbers.
     """
@@ -72,7 +72,7 @@ class Model:
     init: `init(key)` gives a pytree of parameters.
     apply: `apply(params, x)` gives one output row per example; a stochastic model (dropout) takes `key=` as well,
         which is a key while training and None while evaluating.
-    loss: `loss(outputs, y)`, one value an example.
+    loss: `loss(outputs, y)`, one value per example.
     correct: `correct(outputs, y)`, whether each example is answered rightly; None where accuracy has no meaning
         (regression): the accuracy columns are then NaN.
     tiny: a step is so little work that starting its operations takes longer than computing them. Training in small

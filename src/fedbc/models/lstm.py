@@ -23,7 +23,7 @@ def lstm(alphabet: int = 80, embedding: int = 8, hidden: int = 256, layers: int 
     """Embedding, LSTM layers, and the last state to one logit a character.
 
     It takes whole-number codes of shape (n, time). The parameters are those of PyTorch's `nn.Embedding`, `nn.LSTM`
-    (with its two biases a layer and its order of the gates: input, forget, cell, output) and `nn.Linear`, the weights
+    (with its two biases per layer and its order of the gates: input, forget, cell, output) and `nn.Linear`, the weights
     transposed, and are initialised alike: the embedding N(0, 1), the LSTM U(±1/sqrt(hidden)).
 
     alphabet: how many characters there are.

@@ -45,7 +45,7 @@ class Evidence:
         return all(line is not None for line in covered) and all(left_out)
 
     def lines(self, experiment: str, method: str, **setting: Any) -> list[Line]:
-        """The results of a method in a setting, one a seed, in the order of seeds."""
+        """The results of a method in a setting, one per seed, in the order of seeds."""
         return [line for run, line in self.of_method(experiment, method) if run.is_in(**setting)]
 
     def of_method(self, experiment: str, method: str) -> list[tuple[Run, Line]]:
@@ -82,7 +82,7 @@ class Evidence:
         return float(np.mean(values)) if values else None
 
     def constrained(self, experiment: str, method: str, **setting: Any) -> list[float]:
-        """The share of devices whose multiplier is above zero at the end, one a seed."""
+        """The share of devices whose multiplier is above zero at the end, one per seed."""
         lines = self.lines(experiment, method, **setting)
         return [float(np.mean(np.array(line["multipliers"]) > 0)) for line in lines if "multipliers" in line]
 

@@ -67,7 +67,7 @@ class Walkers:
             self.run.train_only(devices)
 
     def scores(self) -> Array:
-        """How each device's model answers its held-out examples now, one score a row."""
+        """How each device's model answers its held-out examples now, one score per row."""
         lanes, test = self.run.engine.lanes, self.run.evaluator.test_data
         z = lanes.share(self.run.algorithm.global_model(self.run.server))
         return self._judge(self.devices, z, test, test)[1]

@@ -84,7 +84,7 @@ class Outcome:
     trials: pd.DataFrame
     """one row per trial: trial, state, value, seconds, its parameters; in order"""
     curves: pd.DataFrame
-    """one row a report: trial, step, value"""
+    """one row per report: trial, step, value"""
     importance: dict[str, float]
     """each parameter's share in how good a trial is (PED-ANOVA); empty where that cannot be said"""
     best: dict[str, Any]

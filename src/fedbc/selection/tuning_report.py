@@ -77,7 +77,7 @@ def trials_table(plan: StudyPlan, outcome: Outcome, count: int | None = None) ->
 
 
 def charts(plan: StudyPlan, outcome: Outcome) -> list[Chart]:
-    """History, learning curves, one chart a hyper-parameter, parallel coordinates and importance."""
+    """History, learning curves, one chart per hyper-parameter, parallel coordinates and importance."""
     found = [_history(plan, outcome), _curves(plan, outcome)]
     found += [_slice(plan, outcome, name) for name in plan.space]
     if len(plan.space) > 1:

@@ -80,7 +80,7 @@ def _parameters(model: Model) -> Any:
 
 
 def _check_judge(judge: Any, name: str, what: str, kind: Any, model: Model, outputs: Shaped, y: Shaped) -> None:
-    """`loss` and `correct` give one value an example."""
+    """`loss` and `correct` give one value per example."""
     try:
         values = jax.eval_shape(judge, outputs, y)
     except InputError as error:  # our own losses say what they want
@@ -94,7 +94,7 @@ def _check_judge(judge: Any, name: str, what: str, kind: Any, model: Model, outp
     if not isinstance(values, Shaped) or values.shape != (n,):
         shown = f"shape {values.shape}" if isinstance(values, Shaped) else f"a {type(values).__name__}"
         raise InputError(
-            f"model {model.name}: {name} gives {shown} for {n} examples: give one value an example, ({n},)"
+            f"model {model.name}: {name} gives {shown} for {n} examples: give one value per example, ({n},)"
         )
     if not jnp.issubdtype(values.dtype, kind):
         raise InputError(f"model {model.name}: {name} gives values of type {values.dtype}: give {what}")

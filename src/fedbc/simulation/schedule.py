@@ -34,7 +34,7 @@ def sample_devices(seed: int, round: int, population: int, sample: int | None) -
 
 
 def shuffled_epochs(seed: int, round: int, devices: Array, examples: Array, epochs: int | Array) -> Array:
-    """Permutations of each device's examples, one an epoch, device after device in one array.
+    """Permutations of each device's examples, one per epoch, device after device in one array.
 
     A permutation is the order of hashed numbers. They come from SplitMix64, started from a hash of (seed, purpose,
     round, device): a bit generator of NumPy's takes longer to set up than a small device's examples to shuffle. All

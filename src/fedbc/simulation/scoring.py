@@ -83,7 +83,7 @@ class Scorer:
         self._at_once = jax.jit(rewritten(self._answers))
 
     def one(self, z: Copies, data: Copies) -> tuple[Array, Array]:
-        """One model on all rows: (right answers, losses), one value a row."""
+        """One model on all rows: (right answers, losses), one value per row."""
         if trees.size(z[0]) * len(self.split.y) <= AT_ONCE:
             answers = self._at_once(z[0], data[0].shared, data[0].x, data[0].y)
             return np.asarray(answers[0]), np.asarray(answers[1])
@@ -92,7 +92,7 @@ class Scorer:
         return _joined(right).reshape(-1)[:rows], _joined(loss).reshape(-1)[:rows]
 
     def by_device(self, right: Array, loss: Array, split: Split | None = None) -> Sums:
-        """Sum one value a row over each device's rows; `split` may divide the same rows in another way."""
+        """Sum one value per row over each device's rows; `split` may divide the same rows in another way."""
         split = split or self.split
         return Sums(_segment_sums(right, split.offsets), _segment_sums(loss, split.offsets), split.sizes)
 
@@ -107,7 +107,7 @@ class Scorer:
         return summed
 
     def own_rows(self, models: Models) -> Callable[..., tuple[Array, Array]]:
-        """The same, with one value a row: (right answers, losses); 0 in the rows of other devices."""
+        """The same, with one value per row: (right answers, losses); 0 in the rows of other devices."""
 
         def lane(own: Any, z: Any, data: Data, adapt_to: Data) -> tuple[Any, Any]:
             chunks, inputs = own

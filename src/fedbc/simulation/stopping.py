@@ -43,7 +43,7 @@ class Stopping:
         settled = dataclasses.replace(model, stochastic=False)
         whole = batches.whole_loss_on(settled, federation, int(federation.train.sizes.max()), augment=False)
         sizes = federation.train.sizes
-        # Methods that take epsilon take one batch a step.
+        # Methods that take epsilon take one batch per step.
         usual = np.ones_like(sizes) if batching.batch_size is None else -(-sizes // batching.batch_size)
         every = jnp.asarray(usual if self.every is None else np.full_like(sizes, self.every), jnp.int32)
         epsilon = jnp.broadcast_to(jnp.asarray(self.epsilon, float), (len(sizes),))
