@@ -12,7 +12,7 @@ from fedbc.selection import calibration as core
 from fedbc.selection import calibration_report, candidates, tuning_report
 from fedbc.selection.spaces import Dimension
 from fedbc.selection.study import StudyPlan
-from fedbc.selection.tuning import Outcome
+from fedbc.selection.tuning import Findings
 
 SPEC = RunSpec({"name": "fedbc"})
 METHODS = [core.FEDBC, *core.OTHERS.values()]
@@ -53,7 +53,7 @@ def tuning_page():
     frame = pd.DataFrame(rows)
     best = frame.loc[frame["value"].idxmax()]
     point = {"lr": float(best["lr"]), "start": str(best["start"])}
-    found = Outcome(frame, pd.DataFrame(curves), {"lr": 0.8, "start": 0.2}, point, float(best["value"]))
+    found = Findings(frame, pd.DataFrame(curves), {"lr": 0.8, "start": 0.2}, point, float(best["value"]))
     return tuning_report.page(plan, found, SPEC, ["Made up."])
 
 

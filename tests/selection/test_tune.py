@@ -100,7 +100,9 @@ def test_the_choice_does_not_change_when_the_test_sets_do(tmp_path, break_test_s
     break_test_sets()
     assert [line["value"] for line in run_here(plan, tmp_path / "broken")] == sound
     assert (
-        tuning.outcome(plan, tmp_path / "sound").best == tuning.outcome(plan, tmp_path / "broken").best == {"lr": 0.1}
+        tuning.read_findings(plan, tmp_path / "sound").best
+        == tuning.read_findings(plan, tmp_path / "broken").best
+        == {"lr": 0.1}
     )
 
 
@@ -108,7 +110,7 @@ def test_hopeless_trials_are_pruned_and_divergence_has_nothing_right(tmp_path):
     plan = plan_of((0.1, 0.11, 0.12, 0.13, 1e-5, 1e30), pruner="median")
     lines = run_here(plan, tmp_path / "s")
     assert [line["state"] for line in lines] == ["complete"] * 4 + ["pruned", "complete"]
-    found = tuning.outcome(plan, tmp_path / "s")
+    found = tuning.read_findings(plan, tmp_path / "s")
     # Killed between the study's record of a trial and its line: the line is written when the study goes on.
     lost, file = lines[1], tmp_path / "cut.jsonl"
     file.write_text("".join(json.dumps({"trial": n}) + "\n" for n in (0, 2, 3, 4, 5)) + '{"trial": 1')
@@ -163,7 +165,7 @@ def test_killed_and_called_again_a_grid_goes_on_in_several_processes(tmp_path, c
     assert (code, errors) == (0, "")
     assert lines.read_text().startswith(before)
     plan = StudyPlan.read(tmp_path / "t")
-    found = tuning.outcome(plan, tmp_path / "t")
+    found = tuning.read_findings(plan, tmp_path / "t")
     rates = METHODS["fedavg"].grid["lr"]
     assert sorted(found.trials["lr"]) == sorted(rates)  # every point once
     assert "5 trials of the grid" in " ".join(out.split())

@@ -43,7 +43,7 @@ def available() -> bool:
     if os.environ.get("FEDBC_NATIVE") == "0" or not runtime.on_cpu():
         return False
     try:
-        library = ctypes.CDLL(str(_built()))
+        library = ctypes.CDLL(str(_build()))
     except (OSError, subprocess.SubprocessError):  # no compiler, one that cannot do it, or nowhere to keep the library
         return False
     for name in itertools.chain.from_iterable(_FUNCTIONS.values()):
@@ -61,7 +61,7 @@ def call(name: str, result: Any, *arguments: jax.Array, **attributes: Any) -> An
     return jax.ffi.ffi_call(f"fedbc_{name}", result, vmap_method="sequential")(*arguments, **attributes)
 
 
-def _built() -> Path:
+def _build() -> Path:
     """The library's file; what it depends on is part of its name."""
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     if compiler is None:

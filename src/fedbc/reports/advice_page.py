@@ -48,8 +48,8 @@ def advice_table(advice: pd.DataFrame, *, brief: bool = False) -> Table:
     rows = advice.to_dict("records")
     unit = 100 if "personal_accuracy" in advice else 1
     shown = advice.assign(
-        gain=[_said(row["difference"], unit) for row in rows],
-        interval=[f"{_said(row['low'], unit)} to {_said(row['high'], unit)}".strip(" to") for row in rows],
+        gain=[_points(row["difference"], unit) for row in rows],
+        interval=[f"{_points(row['low'], unit)} to {_points(row['high'], unit)}".strip(" to") for row in rows],
     )
     if brief:
         shown["gain"] = [
@@ -68,7 +68,7 @@ def advice_table(advice: pd.DataFrame, *, brief: bool = False) -> Table:
     return Table("advice", "Which model for which device", shown, columns, caption)
 
 
-def _said(value: float, unit: int) -> str:
+def _points(value: float, unit: int) -> str:
     """In points of accuracy, or as it is."""
     if not np.isfinite(value):
         return ""

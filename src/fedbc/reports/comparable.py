@@ -30,7 +30,7 @@ def split_of(result: Result) -> int:
     return int(result.spec["run"].get("resplit", 0))
 
 
-def run_said(name: str, result: Result) -> str:
+def run_in_words(name: str, result: Result) -> str:
     """A run in a sentence."""
     split = f", split {split_of(result)}" if split_of(result) else ""
     return f"{name}, seed {seed_of(result)}{split}"
@@ -45,7 +45,7 @@ def validation_of(result: Result) -> float | None:
 def without_diverged(methods: Methods) -> tuple[dict[str, list[Result]], list[str]]:
     """The runs that finished, and a sentence for each that diverged: its numbers are of before, and say nothing."""
     failures = [
-        f"{run_said(name, r)}: {r.diverged}" for name, rs in methods.items() for r in rs if r.diverged is not None
+        f"{run_in_words(name, r)}: {r.diverged}" for name, rs in methods.items() for r in rs if r.diverged is not None
     ]
     kept = {name: [r for r in rs if r.diverged is None] for name, rs in methods.items()}
     found = {name: rs for name, rs in kept.items() if rs}
@@ -56,7 +56,7 @@ def without_diverged(methods: Methods) -> tuple[dict[str, list[Result]], list[st
 
 def check_comparable(methods: Methods, *, any_rounds: bool = False) -> None:
     """An InputError that says in what the runs differ, if it makes their numbers two different things."""
-    runs = {run_said(name, r) if i else name: r for name, rs in methods.items() for i, r in enumerate(rs)}
+    runs = {run_in_words(name, r) if i else name: r for name, rs in methods.items() for i, r in enumerate(rs)}
     _check_same_federation(runs)
     _check_alike(
         {name: _sets(validation_of(r)) for name, r in runs.items()},
@@ -102,7 +102,7 @@ def _checksum_of(result: Result) -> str | None:
     table = result.spec.get("data", {})
     if "checksum" in table:
         return str(table["checksum"])
-    built = built_part(result, "data")
+    built = build_part(result, "data")
     return checksum(built) if built is not None else None
 
 
@@ -137,7 +137,7 @@ def measured_on(result: Result, federation: Federation) -> Federation:
     return data.trained_on(federation, result.spec["run"])
 
 
-def built_part(result: Result, part: str) -> Any:
+def build_part(result: Result, part: str) -> Any:
     """The data or the model that a run's specification names; None where it only describes them."""
     try:
         return RunSpec.from_dict(result.spec).build_part(part)

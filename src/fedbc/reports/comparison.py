@@ -19,8 +19,8 @@ from fedbc.models.base import Model
 from fedbc.personalization import Personalized, personalize
 from fedbc.personalization import advice_table as advice_of
 from fedbc.reports import comparable, metric_scores
-from fedbc.reports.comparable import built_part, measured_on, seed_of, split_of, validation_of
-from fedbc.reports.grouping import absent_name, built_models, grouped
+from fedbc.reports.comparable import build_part, measured_on, seed_of, split_of, validation_of
+from fedbc.reports.grouping import absent_name, build_models, grouped
 from fedbc.reports.metric_scores import Metrics
 from fedbc.reports.tables import Column, Table, shown_scores
 from fedbc.runs import MethodRuns, RunSpec, check_workers, data_name, load, usual_folder
@@ -312,8 +312,8 @@ def compare(
     if model is not None:
         for name, rs in methods.items():
             comparable.check_fits(model, rs[0], name)
-    built = federation if federation is not None else built_part(runs[0], "data")
-    models = dict.fromkeys(methods, model) if model is not None else built_models(methods)
+    built = federation if federation is not None else build_part(runs[0], "data")
+    models = dict.fromkeys(methods, model) if model is not None else build_models(methods)
     several = models.values() if models else ()
     for wanted in several:
         metric_scores.check(metrics, classes=wanted.correct is not None)

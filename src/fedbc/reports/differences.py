@@ -227,7 +227,7 @@ def _sentence(runs: pd.DataFrame, names: Sequence[str], score: Score, devices: p
         beyond = _listed([lead for lead in ahead if lead.other not in level_with])
         same = f", level with {_joined(level_with)}" if level_with else ""
         return f"{opening}{same}, ahead of {beyond}{unit}; with one seed it cannot be told how much of this is chance."
-    spread, short = _error_said(ahead)
+    spread, short = _error_in_words(ahead)
     clear, within = [x for x in ahead if x.is_clear], [x for x in ahead if not x.is_clear]
     if not clear:
         return (
@@ -238,7 +238,7 @@ def _sentence(runs: pd.DataFrame, names: Sequence[str], score: Score, devices: p
     return f"{text}; its lead over {_listed(within)} lies within {short}." if within else f"{text}."
 
 
-def _error_said(ahead: Sequence[Lead]) -> tuple[str, str]:
+def _error_in_words(ahead: Sequence[Lead]) -> tuple[str, str]:
     """What the errors of some leads are made of; and the same, said again."""
     sources = {
         "seeds": any(not np.isnan(lead.deviation) for lead in ahead),

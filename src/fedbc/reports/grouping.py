@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbc.models.base import Model
-from fedbc.reports.comparable import built_part, seed_of, split_of
+from fedbc.reports.comparable import build_part, seed_of, split_of
 from fedbc.simulation.result import Result
 
 
@@ -56,11 +56,11 @@ def _labels(settings: list[dict[str, Any]]) -> list[str]:
         keys = [k for k in own if len({str(s.get(k)) for s in same}) > 1]
         if len({str(s.get("model.file")) for s in same}) == len(same):  # the names of the models' files tell enough
             keys = [k for k in keys if k != "model.checksum"]
-        labels.append(", ".join([algorithm, *(_value_said(k, own[k]) for k in keys)]))
+        labels.append(", ".join([algorithm, *(_value_in_words(k, own[k]) for k in keys)]))
     return labels
 
 
-def _value_said(key: str, value: Any) -> str:
+def _value_in_words(key: str, value: Any) -> str:
     """An argument and its value, in a method's name."""
     name = key.split(".", 1)[1]
     if key == "model.file":
@@ -70,13 +70,13 @@ def _value_said(key: str, value: Any) -> str:
     return f"{name} {value[:8] if key == 'model.checksum' else value}"
 
 
-def built_models(methods: Mapping[str, Sequence[Result]]) -> dict[str, Model] | None:
+def build_models(methods: Mapping[str, Sequence[Result]]) -> dict[str, Model] | None:
     """The model of each method, the same object where they have the same; None if one cannot be built."""
     known: dict[str, Any] = {}
     models = {}
     for name, results in methods.items():
         key = json.dumps(results[0].spec.get("model"), sort_keys=True, default=str)
         if key not in known:
-            known[key] = built_part(results[0], "model")
+            known[key] = build_part(results[0], "model")
         models[name] = known[key]
     return None if any(m is None for m in models.values()) else models

@@ -53,7 +53,7 @@ def scores(metrics: Metrics) -> list[Score]:
     found = []
     for name in metrics if not isinstance(metrics, Mapping) else ():
         metric = measures.METRICS[name]
-        said = f"{'highest' if metric.higher_is_better else 'lowest'} {_said(name)}, mean over devices"
+        said = f"{'highest' if metric.higher_is_better else 'lowest'} {_in_words(name)}, mean over devices"
         better = bool(metric.higher_is_better)
         for column, of_devices, whose in (
             (f"global_{name}_mean", f"global_{name}", "the global model"),
@@ -64,7 +64,7 @@ def scores(metrics: Metrics) -> list[Score]:
     return found
 
 
-def _said(name: str) -> str:
+def _in_words(name: str) -> str:
     words = {"auc": "AUC", "f1": "F1", "rmse": "RMSE", "mae": "MAE", "r2": "R²"}
     return words.get(name, name.replace("_", " "))
 
@@ -74,9 +74,9 @@ def table(frame: pd.DataFrame, metrics: Metrics, over: str, sets: str) -> Table:
     columns = [Column("method", "method")]
     for name in metrics:
         for column, heading in (
-            (f"global_{name}", f"z, all\n{_said(name)}"),
-            (f"global_{name}_mean", f"z, mean\n{_said(name)}"),
-            (f"local_{name}", f"own, mean\n{_said(name)}"),
+            (f"global_{name}", f"z, all\n{_in_words(name)}"),
+            (f"global_{name}_mean", f"z, mean\n{_in_words(name)}"),
+            (f"local_{name}", f"own, mean\n{_in_words(name)}"),
         ):
             if column in frame:
                 columns.append(Column(column, heading, 3, f"{column}_std"))

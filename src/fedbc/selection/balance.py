@@ -17,7 +17,7 @@ from fedbc.runs import RunSpec, check_workers, usual_folder
 from fedbc.runs.many import tell_errors
 from fedbc.selection import final, measured
 from fedbc.selection.calibration import STARTS, Calibration, default_methods, work
-from fedbc.selection.candidates import COLUMNS, Gives, Outcome, evaluate
+from fedbc.selection.candidates import COLUMNS, Gives, Ranking, evaluate
 from fedbc.selection.choice import weight_of
 
 
@@ -25,7 +25,7 @@ from fedbc.selection.choice import weight_of
 class Calibrated:
     """A calibration's outcome, and the files that tell it."""
 
-    outcome: Outcome
+    outcome: Ranking
     chosen: RunSpec
     """the recommended run"""
     gives: Gives
@@ -132,7 +132,7 @@ def _devices(plan: Calibration, federation: Federation) -> tuple[list[str], np.n
     return [str(label) for label in part.device_labels], held_out_sizes(part, plan.validation)
 
 
-def _tested(plan: Calibration, outcome: Outcome, folder: Path, workers: int | None) -> final.TestScore:
+def _tested(plan: Calibration, outcome: Ranking, folder: Path, workers: int | None) -> final.TestScore:
     """The choice, trained on all the training data, on the test sets."""
     gives = outcome.chosen.gives
     spec = plan.spec(outcome.chosen.setting, plan.seeds[0])

@@ -13,7 +13,7 @@ import pandas as pd
 from fedbc.drawing import GREY
 from fedbc.reports import Chart, marks
 from fedbc.selection.calibration import FEDBC, OTHERS, STARTS
-from fedbc.selection.candidates import Gives, Outcome
+from fedbc.selection.candidates import Gives, Ranking
 
 MODELS = {
     "its own model": "circle",
@@ -26,7 +26,7 @@ CLOSE = 8.0
 """Points to each side of the recommendation that the closer chart shows."""
 
 
-def charts(outcome: Outcome) -> list[Chart]:
+def charts(outcome: Ranking) -> list[Chart]:
     """The front as a whole and closer, the accuracies by tolerance, and the draws."""
     found = [_front(outcome, closer=False), _front(outcome, closer=True), *_by_tolerance(outcome)]
     return [*found, _draws(outcome)] if outcome.seeds > 1 else found
@@ -38,7 +38,7 @@ def algorithms(methods: Sequence[str]) -> dict[str, str]:
     return {method: labels.get(method, "fedbc") for method in methods}
 
 
-def _points(outcome: Outcome) -> pd.DataFrame:
+def _points(outcome: Ranking) -> pd.DataFrame:
     rows = outcome.candidates
     shown = pd.DataFrame({"method": rows["method"], "what": rows["candidate"], "front": rows["front"]})
     own, from_x, _, _ = MODELS
@@ -51,7 +51,7 @@ def _points(outcome: Outcome) -> pd.DataFrame:
     return shown
 
 
-def _front(outcome: Outcome, *, closer: bool) -> Chart:
+def _front(outcome: Ranking, *, closer: bool) -> Chart:
     points = _points(outcome)
     best = points.loc[[outcome.at]]
     front = points[points["front"]].sort_values("global")
@@ -109,7 +109,7 @@ def _numbers() -> list[Any]:
     ]
 
 
-def _by_tolerance(outcome: Outcome) -> list[Chart]:
+def _by_tolerance(outcome: Ranking) -> list[Chart]:
     """One chart per start: both accuracies over the tolerances in order; the learned rule and ∞ at the right."""
     found = []
     for start, words in STARTS.items():
@@ -165,7 +165,7 @@ def _word(gamma: str) -> str:
     return gamma.replace("gamma", "").strip()
 
 
-def _draws(outcome: Outcome) -> Chart:
+def _draws(outcome: Ranking) -> Chart:
     frame = outcome.candidates[["candidate", "chosen_share", "front_share"]].copy()
     frame = frame[(frame["front_share"] > 0) | (frame["chosen_share"] > 0)]
     order = frame.sort_values(["chosen_share", "front_share"], ascending=False)["candidate"].tolist()

@@ -10,7 +10,7 @@ from fedbc.reports import Code, Column, Page, Prose, Section, Table, Toggles, ma
 from fedbc.runs import RunSpec
 from fedbc.selection.calibration import FEDBC, WITHOUT_Z, Setting
 from fedbc.selection.calibration_charts import algorithms, charts
-from fedbc.selection.candidates import Candidate, Gives, Outcome
+from fedbc.selection.candidates import Candidate, Gives, Ranking
 
 GLOBAL = "z on all devices' validation sets"
 LOCAL = "each device's model on its own validation set, mean over devices"
@@ -25,7 +25,7 @@ def preference(weight: float) -> str:
     return words.get(weight, f"global accuracy with weight {weight:g} and local accuracy with {1 - weight:g}")
 
 
-def sentences(outcome: Outcome) -> list[str]:
+def sentences(outcome: Ranking) -> list[str]:
     """The recommendation, what each device gets by it, how sure it is, and how FedBC's own settings compare."""
     best, seeds = outcome.best, outcome.seeds
     over = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
@@ -67,7 +67,7 @@ def _start(setting: Setting) -> str:
     return {"global": "from z", "local": "from x_i"}[setting.start]
 
 
-def _gain(outcome: Outcome) -> str:
+def _gain(outcome: Ranking) -> str:
     """How many devices the recommended model serves better than z."""
     known = outcome.devices[outcome.devices["difference"].notna()]
     if known.empty:
@@ -83,7 +83,7 @@ def _gain(outcome: Outcome) -> str:
     )
 
 
-def _how_sure(outcome: Outcome) -> str:
+def _how_sure(outcome: Ranking) -> str:
     if outcome.seeds == 1:
         return "With one seed nothing can be said about how sure this is: give --seeds 3 or more."
     others = outcome.candidates.drop(index=outcome.at).sort_values("chosen_share", ascending=False)
@@ -92,7 +92,7 @@ def _how_sure(outcome: Outcome) -> str:
     return f"{same}; otherwise mostly {', '.join(rivals[:3])}." if rivals else f"{same}."
 
 
-def _behind(outcome: Outcome) -> str:
+def _behind(outcome: Ranking) -> str:
     """Which candidates cannot be told from the recommended one, by the error from seeds and finite validation sets."""
     others = outcome.candidates.drop(index=outcome.at).sort_values("behind")
     if outcome.seeds == 1 or others.empty:
@@ -108,7 +108,7 @@ def _behind(outcome: Outcome) -> str:
     )
 
 
-def _fedbc(outcome: Outcome) -> str:
+def _fedbc(outcome: Ranking) -> str:
     """How FedBC's own models fare, where something else is recommended."""
     frame = outcome.candidates
     own = frame[(frame["method"] == FEDBC) & (frame["gives"] == str(Gives.OWN))]
@@ -131,7 +131,7 @@ def percent(mean: float, spread: float) -> str:
     return f"{100 * mean:.1f} %" if math.isnan(spread) else f"{100 * mean:.1f} ± {100 * spread:.1f} %"
 
 
-def candidates_table(outcome: Outcome, *, brief: bool = False) -> Table:
+def candidates_table(outcome: Ranking, *, brief: bool = False) -> Table:
     """All candidates, with their place; brief for the width of a terminal."""
     frame = outcome.candidates.copy()
     word = "best" if brief else "recommended"
@@ -158,7 +158,7 @@ def candidates_table(outcome: Outcome, *, brief: bool = False) -> Table:
     return Table("candidates", "What can be had", frame, columns, caption)
 
 
-def devices_table(outcome: Outcome) -> Table:
+def devices_table(outcome: Ranking) -> Table:
     """What each device gets by the recommendation."""
     columns = [
         Column("device", "device"),
@@ -175,7 +175,7 @@ def devices_table(outcome: Outcome) -> Table:
     return Table("devices", "What each device gets", outcome.devices, columns, caption)
 
 
-def page(outcome: Outcome, spec: RunSpec, about: list[str]) -> Page:
+def page(outcome: Ranking, spec: RunSpec, about: list[str]) -> Page:
     """The whole page; `about` says what data and how many runs, and the score on the test sets if there is one."""
     front, closer, *rest = charts(outcome)
     methods = list(dict.fromkeys(outcome.candidates["method"]))

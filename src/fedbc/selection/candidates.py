@@ -82,8 +82,8 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What came out: one row per candidate, one per device under the chosen one, and the choice."""
+class Ranking:
+    """The candidates, one row each; the devices under the chosen one, one row each; and the choice."""
 
     candidates: pd.DataFrame
     devices: pd.DataFrame
@@ -103,7 +103,7 @@ class Outcome:
 
 def evaluate(
     plan: Calibration, lines: Known, personal: Known, weight: float, names: Sequence[Any], examples: Array
-) -> Outcome:
+) -> Ranking:
     """Choose from the runs' lines; a setting that failed on a seed is not chosen.
 
     names, examples: of the devices, for their table; how many validation examples each has.
@@ -144,7 +144,7 @@ def evaluate(
     devices = pd.DataFrame(
         {"device": list(names), "examples": examples, "z": found[at].z, "own": found[at].own},
     ).assign(difference=found[at].own - found[at].z)
-    return Outcome(frame, devices, len(plan.seeds), weight, found[at].candidate, at, tuple(absent))
+    return Ranking(frame, devices, len(plan.seeds), weight, found[at].candidate, at, tuple(absent))
 
 
 def _scored(candidate: Candidate, runs: Sequence[Line], own: Sequence[Line]) -> Scored:

@@ -22,7 +22,7 @@ class Tuned:
     """A study's outcome, and the files that tell it."""
 
     plan: StudyPlan
-    outcome: tuning.Outcome
+    outcome: tuning.Findings
     chosen: RunSpec
     """the best run"""
     words: list[str]
@@ -78,7 +78,7 @@ def tune(
     plan.write(folder)
     with progress.shown(quiet=quiet) as display:
         tuning.run_study(plan, folder, workers=workers, ray=ray, on_line=tell_errors(display))
-        outcome = tuning.outcome(plan, folder)
+        outcome = tuning.read_findings(plan, folder)
         from fedbc.selection import tuning_report as report  # what draws is not needed to say what is wrong
 
         chosen = plan.spec(outcome.best, plan.seeds[0])

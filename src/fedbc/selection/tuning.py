@@ -1,4 +1,4 @@
-"""Tuning: carry a study out on several processes, and what is known of its trials."""
+"""Tuning: a study run on several processes, and what is known of its trials."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def finished(plan: StudyPlan, folder: Path) -> int:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Findings:
     """A study's trials, and the best of them."""
 
     trials: pd.DataFrame
@@ -92,7 +92,7 @@ class Outcome:
     value: float
 
 
-def outcome(plan: StudyPlan, folder: Path) -> Outcome:
+def read_findings(plan: StudyPlan, folder: Path) -> Findings:
     """What the study's folder holds; without one finished trial a FedBCError."""
     study = open_study(folder, plan)
     found = [t for t in study.get_trials(deepcopy=False) if STATES[t.state.name] not in ("running", "waiting")]
@@ -120,7 +120,7 @@ def outcome(plan: StudyPlan, folder: Path) -> Outcome:
         [{"trial": t.number, "step": s, "value": v} for t in found for s, v in sorted(t.intermediate_values.items())],
         columns=["trial", "step", "value"],
     )
-    return Outcome(frame, curves, _importance(study, len(good), plan), dict(best.params), float(best.value or 0.0))
+    return Findings(frame, curves, _importance(study, len(good), plan), dict(best.params), float(best.value or 0.0))
 
 
 def _importance(study: Any, completed: int, plan: StudyPlan) -> dict[str, float]:

@@ -12,7 +12,7 @@ from fedbc.reports import Chart, Code, Column, Page, Prose, Section, Table
 from fedbc.runs import RunSpec
 from fedbc.selection.spaces import Dimension
 from fedbc.selection.study import GRID, StudyPlan
-from fedbc.selection.tuning import Outcome
+from fedbc.selection.tuning import Findings
 
 DOMAIN = ["complete", "pruned", "diverged", "failed"]
 
@@ -23,20 +23,20 @@ def what(plan: StudyPlan) -> str:
     return " + ".join(parts)
 
 
-def said(point: dict[str, Any]) -> str:
+def in_words(point: dict[str, Any]) -> str:
     """A point in words."""
     return ", ".join(f"{k} = {v:.3g}" if isinstance(v, float) else f"{k} = {v}" for k, v in point.items())
 
 
-def sentences(plan: StudyPlan, outcome: Outcome) -> list[str]:
+def sentences(plan: StudyPlan, outcome: Findings) -> list[str]:
     """The best setting, how the trials ended, and whether it lies at an edge."""
     counts = outcome.trials["state"].value_counts()
     how = "of the grid" if plan.sampler == GRID else f"drawn by {plan.sampler}"
     seeds = f", mean of {len(plan.seeds)} seeds" if len(plan.seeds) > 1 else ""
     ended = ", ".join(f"{counts[state]} {state}" for state in DOMAIN if state in counts)
     found = [
-        f"Best for {plan.base.algorithm['name']}: {said(outcome.best)}, with {what(plan)} {100 * outcome.value:.2f} % "
-        f"(mean over the last 20 rounds{seeds}, on validation data).",
+        f"Best for {plan.base.algorithm['name']}: {in_words(outcome.best)}, with {what(plan)} "
+        f"{100 * outcome.value:.2f} % (mean over the last 20 rounds{seeds}, on validation data).",
         f"{len(outcome.trials)} trials {how}: {ended}.",
     ]
     edge = [name for name, d in plan.space.items() if _at_edge(d, outcome.best[name])]
@@ -53,7 +53,7 @@ def _at_edge(d: Dimension, value: Any) -> bool:
     return min(at - low, high - at) < 0.02 * (high - low)
 
 
-def trials_table(plan: StudyPlan, outcome: Outcome, count: int | None = None) -> Table:
+def trials_table(plan: StudyPlan, outcome: Findings, count: int | None = None) -> Table:
     """The trials, best first; those without a value after them."""
     frame = outcome.trials.sort_values(["value", "last_report"], ascending=False, na_position="last")
     frame = frame.head(len(frame) if count is None else count)
@@ -76,7 +76,7 @@ def trials_table(plan: StudyPlan, outcome: Outcome, count: int | None = None) ->
     return Table("trials", "Trials", frame, columns, caption)
 
 
-def charts(plan: StudyPlan, outcome: Outcome) -> list[Chart]:
+def charts(plan: StudyPlan, outcome: Findings) -> list[Chart]:
     """History, learning curves, one chart per hyper-parameter, parallel coordinates and importance."""
     found = [_history(plan, outcome), _curves(plan, outcome)]
     found += [_slice(plan, outcome, name) for name in plan.space]
@@ -85,7 +85,7 @@ def charts(plan: StudyPlan, outcome: Outcome) -> list[Chart]:
     return [*found, _importance(outcome)] if outcome.importance else found
 
 
-def _states(outcome: Outcome) -> dict[str, Any]:
+def _states(outcome: Findings) -> dict[str, Any]:
     """Colour and shape by how a trial ended."""
     import altair as alt
 
@@ -94,7 +94,7 @@ def _states(outcome: Outcome) -> dict[str, Any]:
     return {"color": alt.Color("state:N", scale=scale, legend=legend), "shape": alt.Shape("state:N", scale=scale)}
 
 
-def _shown(plan: StudyPlan, outcome: Outcome) -> pd.DataFrame:
+def _shown(plan: StudyPlan, outcome: Findings) -> pd.DataFrame:
     """Values in percent; a trial without one shows where it was when it ended, if it had come to a report."""
     frame = outcome.trials.copy()
     value = frame["value"].where(frame["state"] == "complete")
@@ -121,7 +121,7 @@ def _quantities(plan: StudyPlan) -> dict[str, Dimension]:
     return {f"{name}:Q" if not d.values else name: d for name, d in plan.space.items()}
 
 
-def _history(plan: StudyPlan, outcome: Outcome) -> Chart:
+def _history(plan: StudyPlan, outcome: Findings) -> Chart:
     import altair as alt
 
     frame = _shown(plan, outcome)
@@ -147,7 +147,7 @@ def _history(plan: StudyPlan, outcome: Outcome) -> Chart:
     )
 
 
-def _curves(plan: StudyPlan, outcome: Outcome) -> Chart:
+def _curves(plan: StudyPlan, outcome: Findings) -> Chart:
     import altair as alt
 
     frame = outcome.curves.merge(outcome.trials[["trial", "state"]], on="trial")
@@ -174,7 +174,7 @@ def _curves(plan: StudyPlan, outcome: Outcome) -> Chart:
     )
 
 
-def _slice(plan: StudyPlan, outcome: Outcome, name: str) -> Chart:
+def _slice(plan: StudyPlan, outcome: Findings, name: str) -> Chart:
     import altair as alt
 
     d = plan.space[name]
@@ -198,7 +198,7 @@ def _slice(plan: StudyPlan, outcome: Outcome, name: str) -> Chart:
     return Chart(f"by-{name.replace('_', '-')}", f"By {name}", chart, f"Each trial's accuracy over its {name}; {d}.")
 
 
-def _parallel(plan: StudyPlan, outcome: Outcome) -> Chart:
+def _parallel(plan: StudyPlan, outcome: Findings) -> Chart:
     """One axis a hyper-parameter and one for the accuracy, each from its lowest to its highest value."""
     import altair as alt
 
@@ -209,7 +209,7 @@ def _parallel(plan: StudyPlan, outcome: Outcome) -> Chart:
     for t in frame.to_dict("records"):
         at = {n: _place(d, t[n]) for n, d in plan.space.items()}
         at["accuracy"] = (t["value"] - low) / (high - low) if high > low else 1.0
-        about = {"trial": t["trial"], "accuracy": 100 * t["value"], "point": said({n: t[n] for n in plan.space})}
+        about = {"trial": t["trial"], "accuracy": 100 * t["value"], "point": in_words({n: t[n] for n in plan.space})}
         rows += [{**about, "axis": axis, "place": at[axis]} for axis in axes]
     ends = {n: (d.values[0], d.values[-1]) if d.values else (d.low, d.high) for n, d in plan.space.items()}
     ends["accuracy"] = (f"{100 * low:.1f} %", f"{100 * high:.1f} %")
@@ -234,7 +234,7 @@ def _parallel(plan: StudyPlan, outcome: Outcome) -> Chart:
         "parallel",
         "All hyper-parameters together",
         alt.layer(lines, words).properties(width="container", height=300),
-        f"Parallel coordinates of {len(frame)} completed trials; the best has {said(outcome.best)}.",
+        f"Parallel coordinates of {len(frame)} completed trials; the best has {in_words(outcome.best)}.",
         "A line a completed trial, through its values; each axis from its lowest to its highest.",
         wide=True,
     )
@@ -251,7 +251,7 @@ def _place(d: Dimension, value: Any) -> float:
     return (at - low) / (high - low)
 
 
-def _importance(outcome: Outcome) -> Chart:
+def _importance(outcome: Findings) -> Chart:
     import altair as alt
 
     frame = pd.DataFrame({"name": list(outcome.importance), "share": [100 * v for v in outcome.importance.values()]})
@@ -270,7 +270,7 @@ def _importance(outcome: Outcome) -> Chart:
                  "How much of being among the best trials each hyper-parameter explains (PED-ANOVA).")  # fmt: skip
 
 
-def page(plan: StudyPlan, outcome: Outcome, spec: RunSpec, about: list[str]) -> Page:
+def page(plan: StudyPlan, outcome: Findings, spec: RunSpec, about: list[str]) -> Page:
     """The whole page."""
     history, curves, *rest = charts(plan, outcome)
     return Page(
