@@ -100,11 +100,12 @@ SCALARS = ("summand.weight", "summand.devices")
 def light_device(folder: Path, address: str, number: int) -> None:
     """The process of a light device."""
     from fedbc.flower import node
+    from fedbc.flower.diary import Diary
     from fedbc.flower.link import Link
 
     node.AppProcess = LightApp  # type: ignore[assignment,misc]
     key = node.read_private_key(folder / "keys" / f"device-{number}")
-    diary = node.Diary(folder / "state" / f"device-{number}.json")
+    diary = Diary(folder / "state" / f"device-{number}.json")
     node.DeviceNode(Link(address, str(folder / "keys" / "ca.crt"), key), {}, diary).serve()
 
 

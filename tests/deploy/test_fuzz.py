@@ -25,8 +25,9 @@ from test_state import LIKE, order, state
 
 import fedbc
 from fedbc.errors import InputError
-from fedbc.flower import letters, messages, node, packs
+from fedbc.flower import arriving, letters, messages, node, packs
 from fedbc.flower.app_process import Reply, reply_of
+from fedbc.flower.diary import Diary
 from fedbc.flower.journal import Journal
 from fedbc.flower.messages import Answer, MessageError
 from fedbc.flower.state import DeviceState
@@ -181,7 +182,7 @@ def test_an_order_s_metadata_and_objects(data, tmp_path, monkeypatch):
     """A node gets through whatever order, and answers the good one that follows."""
     monkeypatch.setattr(node, "AppProcess", App)
     monkeypatch.setattr(node, "QUICKEST", 0.0)
-    monkeypatch.setattr(node, "OBJECT_SECONDS", 0.0)
+    monkeypatch.setattr(arriving, "OBJECT_SECONDS", 0.0)
     bad, good = sent("bad", created_at=1e9), sent("good", group="3", created_at=1e9)
     proto, tree = MessageProto.FromString(bad.message), ObjectTree.FromString(bad.tree)
     for name, values in METADATA.items():
@@ -191,7 +192,7 @@ def test_an_order_s_metadata_and_objects(data, tmp_path, monkeypatch):
         tree.children.add().object_id = data.draw(st.text(max_size=70))
     objects = {i: changed(o, data.draw(changes())) if data.draw(st.booleans()) else o for i, o in bad.objects.items()}
     link = SuperLink([Reply(proto.SerializeToString(), tree.SerializeToString(), objects), good])
-    device = node.DeviceNode(link, {}, node.Diary(tmp_path / "device-0.json"))
+    device = node.DeviceNode(link, {}, Diary(tmp_path / "device-0.json"))
     device._run = lambda run_id: node.Run("", "", "", b"", {})
     with pytest.raises(Enough):
         device._take_orders()

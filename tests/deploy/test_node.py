@@ -9,10 +9,11 @@ from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.message_pb2 import ObjectTree
 
 from fedbc.errors import InputError
-from fedbc.flower import node
+from fedbc.flower import arriving, node
 from fedbc.flower.app_process import reply_of
+from fedbc.flower.diary import Diary
 from fedbc.flower.link import Rejoin
-from fedbc.flower.node import DeviceNode, Diary
+from fedbc.flower.node import DeviceNode
 
 
 class Enough(Exception):
@@ -120,7 +121,7 @@ def test_an_order_that_stays_incomplete_does_not_hold_up_the_next(made):
     with pytest.raises(Enough):
         device._take_orders()
     assert [set(objects) for objects in device.apps[0].given] == [set(whole.objects)]
-    assert [arriving.tree.object_id for arriving in device.arriving] == [ObjectTree.FromString(broken.tree).object_id]
+    assert [order.tree.object_id for order in device.arriving] == [ObjectTree.FromString(broken.tree).object_id]
     assert len(device.diary.facts["orders"]) == 1
 
 
@@ -156,7 +157,7 @@ def test_an_order_that_is_given_out_twice_is_one(made):
 
 
 def test_an_order_that_stays_incomplete_is_given_up(made, caplog, monkeypatch):
-    monkeypatch.setattr(node, "OBJECT_SECONDS", 0.0)
+    monkeypatch.setattr(arriving, "OBJECT_SECONDS", 0.0)
     broken = sent("first")
     link = SuperLink([broken], missing=list(broken.objects)[1:])
     device = made(link)

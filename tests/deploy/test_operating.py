@@ -2,9 +2,11 @@
 
 import logging
 import os
+import signal
 import string
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,11 @@ from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 import fedbc
+from fedbc import storage
 from fedbc.errors import InputError
-from fedbc.flower import server
+from fedbc.flower import make_keys, server
 from fedbc.flower.app_process import reply_of
+from fedbc.flower.diary import Diary
 from fedbc.flower.units import write_units
 
 TEMPLATES = Path(fedbc.__file__).parent / "flower" / "template"
@@ -79,6 +83,88 @@ def test_a_device_that_stands_still_is_ended():
     assert processes["stands still"].returncode == 1
     assert "Timeout" in said["stands still"][1]
     assert said["asks"][0] == said["works"][0] == "ran on\n"
+
+
+LEAVES = """
+import signal, sys, time
+from pathlib import Path
+from fedbc.flower import node
+
+class Leaves:
+    def __init__(self, link, config, diary):
+        pass
+
+    def serve(self):
+        print("serves", flush=True)
+        while True:
+            time.sleep(0.1)
+
+    def leave(self):
+        print("leaves", flush=True)
+        sys.stdin.readline()
+        print("left", flush=True)
+
+node.DeviceNode, node.Link = Leaves, lambda *given: None
+node.LEAVE_SECONDS = int(sys.argv[1])
+options = {"--device": "0", "--superlink": "x:1", "--root-certificates": "ca.crt", "--key": sys.argv[2]}
+node.main([word for pair in options.items() for word in pair] + ["--state-dir", "state"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("server", "seconds", "first", "code"),
+    [
+        ("answers", 100, signal.SIGTERM, 143),
+        ("answers", 100, signal.SIGINT, 130),
+        ("does not answer", 1, signal.SIGTERM, -signal.SIGALRM),
+    ],
+)
+def test_a_device_that_is_stopped_leaves(server, seconds, first, code, tmp_path):
+    """systemd and the script both end it: what comes second must not keep it from telling the server."""
+    (key, *_) = [file for file in make_keys(tmp_path / "keys", devices=1) if file.name == "device-0"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", LEAVES, str(seconds), key],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert process.stdout.readline() == "serves\n"
+    process.send_signal(first)
+    assert process.stdout.readline() == "leaves\n"
+    for number in (signal.SIGTERM, signal.SIGINT):
+        process.send_signal(number)
+    if server == "answers":
+        process.stdin.write("\n")
+        process.stdin.flush()
+    assert process.stdout.read() == ("left\n" if server == "answers" else "")
+    assert process.wait(60) == code
+    process.stdin.close()
+    process.stdout.close()
+
+
+def test_a_device_s_diary_forgets_no_order(tmp_path, monkeypatch):
+    """The heartbeat's thread writes at the same time; a node that was killed tells the server of its orders by it."""
+    write, writes, may_write = storage.write_atomically, threading.Event(), threading.Event()
+
+    def slowly(*given, **options):
+        if not writes.is_set():
+            writes.set()
+            may_write.wait(10)
+        write(*given, **options)
+
+    monkeypatch.setattr(storage, "write_atomically", slowly)
+    diary = Diary(tmp_path / "device-0.json")
+    beat = threading.Thread(target=diary.note)
+    beat.start()
+    writes.wait(10)
+    work = threading.Thread(target=diary.note, kwargs={"orders": ["one"]})
+    work.start()
+    work.join(0.5)
+    may_write.set()
+    beat.join()
+    work.join()
+    assert Diary(diary.file).facts["orders"] == ["one"]
 
 
 def test_units_hold_what_they_run_to_its_folder(tmp_path):

@@ -17,14 +17,13 @@ import argparse
 import base64
 import contextlib
 import faulthandler
-import json
 import logging
 import random
 import signal
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,29 +38,29 @@ from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, Pu
 from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.node_pb2 import Node
 from flwr.proto.run_pb2 import GetRunRequest
-from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedbc import storage
 from fedbc.errors import InputError
 from fedbc.flower.app_process import AppProcess, Reply, reply_of
+from fedbc.flower.arriving import Arriving
 from fedbc.flower.checked import check_version
+from fedbc.flower.diary import Diary
 from fedbc.flower.link import LONGEST_PAUSE, Link, Rejoin, RunIsOver
 from fedbc.flower.node_key import read_private_key
 
-__all__ = ["DeviceNode", "Diary", "main"]
+__all__ = ["DeviceNode", "main"]
 
 HEARTBEAT_SECONDS = 15
 """How often the SuperLink hears of this node; after two such times it takes it for offline."""
 QUICKEST, SLOWEST = 0.3, 5.0
 """Seconds between two questions for orders: quick after an order, slower the longer there was none."""
 STANDSTILL_SECONDS = 300
-OBJECT_SECONDS = 600
-"""How long the rest of an order is waited for, while others are taken: a server may have many devices to send to, and
-gives up itself what it cannot go on with for three minutes."""
 SENDING_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 20.0)
 """Seconds after which an answer is sent again, each time that the SuperLink breaks off while it takes it."""
+LEAVE_SECONDS = 10
+"""How long a node that is stopped may take to tell the SuperLink so."""
 MOST_APPS = 3
 """How many apps have a process at a time."""
 log = logging.getLogger("fedbc.device")
@@ -76,47 +75,6 @@ class Run:
     fab_version: str
     fab: bytes
     config: dict[str, Any]
-
-
-@dataclass
-class Arriving:
-    """An order that was announced, and what has come of it."""
-
-    order: MessageProto
-    tree: ObjectTree
-    until: float = field(default_factory=lambda: time.monotonic() + OBJECT_SECONDS)
-    objects: dict[str, bytes] = field(default_factory=dict)
-
-    @property
-    def kind(self) -> tuple[int, str, str]:
-        """Run, kind of work and round: the server waits for one order of a kind only, the last that it sent."""
-        metadata = self.order.metadata
-        return metadata.run_id, metadata.message_type, metadata.group_id
-
-    @property
-    def missing(self) -> list[str]:
-        """The ids of the objects that have not come; the message itself comes last."""
-        ids = dict.fromkeys(part.object_id for part in iterate_object_tree(self.tree))
-        return [object_id for object_id in ids if object_id not in self.objects]
-
-
-@dataclass
-class Diary:
-    """A small file in which a node tells what it is about, for itself after a kill and for `fedbc deploy doctor`."""
-
-    file: Path
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            found = json.loads(self.file.read_text())
-            self.facts = found if isinstance(found, dict) else {}
-
-    def note(self, **facts: Any) -> None:
-        """Keep facts; those that are None are dropped."""
-        self.facts = {k: v for k, v in (self.facts | facts | {"at": time.time()}).items() if v is not None}
-        with contextlib.suppress(InputError):  # a full disk is no reason to stop
-            storage.write_atomically(self.file, json.dumps(self.facts), private=True)
 
 
 class DeviceNode:
@@ -404,12 +362,22 @@ def main(arguments: list[str]) -> None:
     diary = Diary(state / f"device-{given.device}.json")
     taken = f"device {given.device} runs already, with the same state folder {state}"
     faulthandler.dump_traceback_later(STANDSTILL_SECONDS, exit=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for number in STOPPING:
+        signal.signal(number, _stop)
     with storage.hold(diary.file, taken, seconds=2):
         node = DeviceNode(Link(given.superlink, given.root_certificates, key), config, diary)
         try:
             node.serve()
-        except KeyboardInterrupt:
-            sys.exit(130)
         finally:
             node.leave()
+
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+def _stop(number: int, frame: Any) -> None:
+    """End; once. systemd and the script both say so, and what comes second shall not keep the node from leaving."""
+    for each in STOPPING:
+        signal.signal(each, signal.SIG_IGN)
+    signal.alarm(LEAVE_SECONDS)  # a server that does not answer keeps it no longer
+    sys.exit(128 + number)
