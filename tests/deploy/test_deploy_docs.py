@@ -1,5 +1,6 @@
 """docs/deploy.md, command by command, with real processes; and what must hold on the federation that they make."""
 
+import contextlib
 import re
 import shlex
 import shutil
@@ -16,7 +17,8 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from loopback import ROOT, Loopback, until
 
 import fedbc
-from fedbc.flower.keys import make_keys
+from fedbc.flower import make_keys, write_app
+from fedbc.flower.control import pack
 from fedbc.flower.link import Link
 from fedbc.flower.node import read_private_key
 from fedbc.flower.superlink import check_folder
@@ -257,6 +259,11 @@ def test_the_commands_refuse_what_they_cannot_do(tmp_path, capsys):
             main([str(a) for a in arguments])
         return error.value.code, capsys.readouterr().err
 
+    def said(*arguments):
+        with contextlib.suppress(SystemExit):
+            main([str(a) for a in arguments])
+        return capsys.readouterr()
+
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").write_text("")
     assert fails("deploy", "init", tmp_path / "taken") == (
@@ -268,6 +275,28 @@ def test_the_commands_refuse_what_they_cannot_do(tmp_path, capsys):
     for bad in ("here", "$(touch x):8000", "a;b:8000", "`id`:1", 'a"b:1', "host:99999", "-x:1", "a b:1"):
         assert "give host:port" in fails("deploy", "init", tmp_path / "y", "--address", bad)[1], bad
     assert "host='a b'" in fails("deploy", "keys", tmp_path / "k", "--host", "a b")[1]
+    (tmp_path / "superlink.sh").write_text("${PORT:-8000}")
+    for command in ("doctor", "status", "register"):
+        (tmp_path / "keys").mkdir(exist_ok=True)
+        make_keys(tmp_path / "keys", devices=1)
+        assert "give host:port" in "".join(said("deploy", command, "--folder", tmp_path, "--address", "here")), command
+        (tmp_path / "keys" / "ca.crt").write_text("junk")
+        assert "ca.crt is damaged" in "".join(said("deploy", command, "--folder", tmp_path)), command
+        shutil.rmtree(tmp_path / "keys")
+
+
+def test_packing_removes_nothing_but_what_was_packed(tmp_path):
+    app = tmp_path / "app"
+    write_app(app, devices=1)
+    make_keys(app / "keys", devices=1)
+    for _ in range(2):
+        pack(app, tmp_path / "machines")
+    assert not (tmp_path / "machines" / "device-0" / "keys" / "ca.key").exists()
+    own = tmp_path / "machines" / "device-0" / "state"
+    own.mkdir()
+    with pytest.raises(fedbc.InputError, match="has state, which is not of"):
+        pack(app, tmp_path / "machines")
+    assert own.exists()
 
 
 def test_keys_are_kept_private_and_never_overwritten(tmp_path):
@@ -284,8 +313,13 @@ def test_keys_are_kept_private_and_never_overwritten(tmp_path):
     before = {file: file.read_bytes() for file in made}
     assert {f.name for f in make_keys(folder, devices=3)} == {"device-2", "device-2.pub"}
     assert {file: file.read_bytes() for file in made} == before
-    with pytest.raises(fedbc.InputError, match="add --renew"):
-        make_keys(folder, devices=3, hosts=["other.example.org"])
+    assert make_keys(folder, devices=3, hosts=["10.0.0.5"]) == []  # the certificate is for it already
+    (folder / "device-0").unlink()  # it is on its device
+    (folder / "device-1.pub").unlink()  # the process that made it was killed
+    assert make_keys(folder, devices=3) == [folder / "device-1.pub"]
+    assert all(file.read_bytes() == before[file] for file in made if file.name != "device-0")
+    with pytest.raises(fedbc.InputError, match=r"is not for other\.example\.org: add --renew"):
+        make_keys(folder, devices=3, hosts=["10.0.0.5", "other.example.org"])
     assert {f.name for f in make_keys(folder, devices=3, hosts=["b.example.org"], renew=True)} == {
         "server.crt",
         "server.key",
@@ -293,7 +327,9 @@ def test_keys_are_kept_private_and_never_overwritten(tmp_path):
     certificate = x509.load_pem_x509_certificate((folder / "server.crt").read_bytes())
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert "b.example.org" in names.get_values_for_type(x509.DNSName)
-    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes()))
+    authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+    certificate.verify_directly_issued_by(authority)
+    assert (authority.not_valid_after_utc - certificate.not_valid_after_utc).days > 9 * 365 - 10
     (folder / "ca.key").unlink()
     with pytest.raises(fedbc.InputError, match=r"only one of ca\.crt and ca\.key"):
         make_keys(folder, devices=3)

@@ -183,6 +183,11 @@ def test_units_hold_what_they_run_to_its_folder(tmp_path):
             assert line in text.splitlines()
     assert f"ExecStart=/bin/sh {folder}/supernode.sh 2" in made["fedbc-device-2.service"]
     assert "Environment=HOST=0.0.0.0" in made["fedbc-superlink.service"]
+    for given in ({"memory": "lots"}, {"memory": "2G\nUser=root"}, {"path": "/a\nUser=root"}, {"path": '/a"b'}):
+        with pytest.raises(InputError, match=f"{next(iter(given))}=.* is not accepted"):
+            write_units(folder, tmp_path / "units", **{"path": "/usr/bin"} | given)
+    (unit, *_) = write_units(folder, tmp_path / "units", path="/a%b/c d")
+    assert 'Environment="PATH=/a%%b/c d"' in unit.read_text().splitlines()
     (tmp_path / "a b").mkdir()
     with pytest.raises(InputError, match="without spaces"):
         write_units(tmp_path / "a b", tmp_path / "units", path="/usr/bin")

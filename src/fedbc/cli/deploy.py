@@ -74,14 +74,17 @@ def init_command(
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--devices", default=3, show_default=True, help="How many devices get a key.")
 @click.option("--host", "hosts", multiple=True, help="Name or address of the server; may be repeated.")
-@click.option("--days", default=365, show_default=True, help="How long certificates are valid.")
+@click.option("--days", default=365, show_default=True, help="How long the server's certificate is valid.")
 @click.option("--renew", is_flag=True, help="Make a new server certificate, by the same authority.")
 def keys_command(folder: Path, devices: int, hosts: tuple[str, ...], days: int, renew: bool) -> None:
     """Make what is missing in FOLDER: TLS authority and certificate, one OpenSSH key pair per device."""
     from fedbc.flower import make_keys
 
-    for file in make_keys(folder, devices=devices, hosts=hosts, days=days, renew=renew):
+    made = make_keys(folder, devices=devices, hosts=hosts, days=days, renew=renew)
+    for file in made:
         click.echo(str(file))
+    if not made:
+        click.echo(f"nothing is missing in {folder}")
 
 
 FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)

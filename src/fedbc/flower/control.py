@@ -18,6 +18,7 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
 from fedbc import storage
 from fedbc.errors import InputError
+from fedbc.flower.link import check_authority
 from fedbc.flower.roster import public_keys, read_public_key
 
 __all__ = ["Control", "NodeState", "pack"]
@@ -41,8 +42,7 @@ class Control:
     def __init__(self, folder: Path, address: str) -> None:
         """`folder` holds the keys."""
         certificate = folder / "ca.crt"
-        if not certificate.is_file():
-            raise InputError(f"{certificate} does not exist: go to the app's folder, or make keys first")
+        check_authority(certificate, "go to the app's folder, or make keys first")
         self.folder, self.address = folder, address
         self._client: Any = ControlHttpClient.from_server_address(
             address, False, str(certificate), interceptors=[RuntimeVersionHttpInterceptor(component_name="fedbc")]
@@ -85,6 +85,8 @@ class Control:
                 with _explained(self.address):
                     self._client.UnregisterNode(control.UnregisterNodeRequest(node_id=node.node))
                 done.append(f"node {node.node} is refused from now on")
+        with contextlib.suppress(FileNotFoundError):  # first: 'keys' takes a private key without a public one for new
+            os.unlink(public.with_suffix(""))
         aside = self.folder / REVOKED
         with storage.explained(aside):
             aside.mkdir(mode=0o700, exist_ok=True)
@@ -92,8 +94,6 @@ class Control:
             while (aside / f"device-{device}-{number}.pub").exists():
                 number += 1
             storage.move_durably(public, aside / f"device-{device}-{number}.pub")
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(public.with_suffix(""))
         return [*done, f"its public key is now {aside / f'device-{device}-{number}.pub'}"]
 
 
@@ -134,10 +134,21 @@ def pack(folder: Path, target: Path) -> Mapping[str, list[Path]]:
         if missing:
             raise InputError(f"{folder / missing[0]} does not exist: it belongs on {machine}")
         place = target / machine
-        shutil.rmtree(place, ignore_errors=True)
+        _clear(place)
         with storage.explained(place):
             (place / "keys").mkdir(parents=True, mode=0o700)
             for name in names:
                 shutil.copy(folder / name, place / name)
         made[machine] = [place / name for name in names]
     return made
+
+
+def _clear(place: Path) -> None:
+    """Remove what was packed there before; a folder with anything else in it stays as it is, and is refused."""
+    scripts = {"env.sh", "superlink.sh", "superexec.sh", "supernode.sh"}
+    found = [path.relative_to(place) for path in place.rglob("*")] if place.is_dir() else []
+    foreign = [path for path in found if path.parts[0] != "keys" and str(path) not in scripts]
+    if foreign:
+        raise InputError(f"{place} has {foreign[0]}, which is not of 'fedbc deploy pack': give another folder")
+    if found:
+        shutil.rmtree(place)

@@ -23,6 +23,7 @@ from fedbc.flower.checked import FLOWER
 from fedbc.flower.control import Control
 from fedbc.flower.link import AHEAD, BEHIND, seconds_ahead
 from fedbc.flower.roster import public_keys
+from fedbc.flower.scaffold import split_address
 from fedbc.runs import RunFolder, deployed
 
 __all__ = ["Finding", "control_of", "look", "status"]
@@ -30,6 +31,11 @@ __all__ = ["Finding", "control_of", "look", "status"]
 LEAST_FREE = 10**9
 SOON = datetime.timedelta(days=30)
 STALE_SECONDS = 60
+REPLACED = {
+    "ca.crt": "make a new authority and new keys in a new folder ('fedbc deploy keys'), for the server and all devices",
+    "server.crt": "make a new one with 'fedbc deploy keys keys --renew', on the machine with ca.key",
+}
+"""What to do about a certificate that runs out."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,8 @@ class Finding:
 
 def look(folder: Path, address: str | None = None) -> list[Finding]:
     """Look at a machine's part of a deployment, in its folder; `address` is the server's, if it is another one."""
+    if address is not None:
+        split_address(address)
     is_server, is_device = (folder / "superlink.sh").is_file(), (folder / "supernode.sh").is_file()
     if not is_server and not is_device:
         raise InputError(f"{folder} is not a folder of a deployment: it has neither superlink.sh nor supernode.sh")
@@ -57,19 +65,17 @@ def look(folder: Path, address: str | None = None) -> list[Finding]:
 
 def control_of(folder: Path, address: str | None = None) -> Control:
     """The control of a folder's SuperLink; `address` is its own, if it is another one than the scripts say."""
-    port = os.environ.get("PORT")
-    return Control(folder / "keys", address or (f"127.0.0.1:{port}" if port else _address(folder)))
+    if address is not None:
+        split_address(address)
+    return Control(folder / "keys", address or _address(folder))
 
 
 def _address(folder: Path) -> str:
-    """Where a device's script, or the server's, says that the server is."""
-    for name, pattern, host in (
-        ("superlink.sh", r"\$\{PORT:-(\d+)\}", "127.0.0.1:"),
-        ("supernode.sh", r"\$\{SUPERLINK:-([^}]+)\}", ""),
-    ):
+    """Where the server's script, or a device's, finds the server: a variable goes before what stands there."""
+    for name, variable, host in (("superlink.sh", "PORT", "127.0.0.1:"), ("supernode.sh", "SUPERLINK", "")):
         file = folder / name
-        if file.is_file() and (said := re.search(pattern, file.read_text())):
-            return host + said.group(1)
+        if file.is_file() and (said := re.search(rf"\$\{{{variable}:-([^}}]+)\}}", file.read_text())):
+            return host + (os.environ.get(variable) or said.group(1))
     raise InputError(f"{folder}: its scripts do not tell the server's address: give it with --address host:port")
 
 
@@ -119,7 +125,7 @@ def _certificates(keys: Path) -> Iterator[Finding]:
             continue
         left = ends - datetime.datetime.now(datetime.UTC)
         is_well = left > SOON
-        hint = "" if is_well else ": make a new one with 'fedbc deploy keys keys --renew', on the machine with ca.key"
+        hint = "" if is_well else f": {REPLACED[name]}"
         yield Finding(is_well, f"{file} is valid until {ends:%Y-%m-%d}{hint}")
 
 
@@ -129,6 +135,9 @@ def _server_answers(folder: Path, address: str) -> Iterator[Finding]:
     host = host.strip("[]")
     try:
         context = ssl.create_default_context(cafile=str(folder / "keys" / "ca.crt"))
+    except OSError:
+        return  # it is missing or damaged, which was said
+    try:
         before = time.time()
         with (
             socket.create_connection((host, int(port)), 10) as plain,

@@ -31,7 +31,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedbc import checks, storage
 from fedbc.errors import InputError
+from fedbc.flower.node_key import read_private_key
 
+AUTHORITY_DAYS = 3650
+"""How long the authority is valid: every device has its certificate, and would need another one."""
 CURVE = ec.SECP384R1()
 DEVICE_CURVE = ec.SECP256R1()
 """A device signs each of its requests, and the server checks it: eight times as fast as with the other curve."""
@@ -45,7 +48,7 @@ def make_keys(
 
     devices: how many devices there are; keys for new ones are added to those that exist.
     hosts: names or addresses under which devices reach the server, besides this machine's own.
-    days: how long certificates are valid.
+    days: how long the server's certificate is valid; the authority's is for ten years, if that is not longer.
     renew: make a new server certificate, signed by the authority that is there.
     """
     checks.integer("devices", devices, at_least=0)
@@ -54,22 +57,29 @@ def make_keys(
     with storage.explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         os.chmod(folder, 0o700)
-    made = _authority(folder, days)
+    made = _authority(folder, max(days, AUTHORITY_DAYS))
     server = folder / "server.crt"
-    if hosts and server.exists() and not renew:
-        raise InputError(f"{server} exists already: add --renew to make a new one for {', '.join(hosts)}")
+    if not renew and server.exists() and (lacks := _not_in(server, names)):
+        raise InputError(f"{server} is not for {', '.join(lacks)}: add --renew to make a new one, with all names")
     if renew or not server.exists():
         made += _server(folder, names, days)
     made += _missing(folder / "superexec.secret", secrets.token_hex(32))
     for device in range(devices):
-        private = folder / f"device-{device}"
-        if not private.exists():
-            key = ec.generate_private_key(DEVICE_CURVE)
-            made += _missing(private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-            public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-            storage.write_atomically(private.with_suffix(".pub"), public + b"\n")
-            made.append(private.with_suffix(".pub"))
+        made += _device(folder / f"device-{device}")
     return made
+
+
+def _device(private: Path) -> list[Path]:
+    """A device's pair, as far as it is missing; where only the public half is, the other one is on the device."""
+    public, made = private.with_suffix(".pub"), []
+    if public.exists():
+        return []
+    if not private.exists():
+        key = ec.generate_private_key(DEVICE_CURVE)
+        made = _missing(private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    text = read_private_key(private).public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    storage.write_atomically(public, text + b"\n")
+    return [*made, public]
 
 
 def _authority(folder: Path, days: int) -> list[Path]:
@@ -148,6 +158,16 @@ def _name(host: str) -> x509.GeneralName:
     if not host or len(host) > 253 or not all(c.isascii() and (c.isalnum() or c in ".-") for c in host):
         raise InputError(f"host={host!r} is not accepted: give a name such as server.example.org, or an address")
     return x509.DNSName(host)
+
+
+def _not_in(certificate: Path, names: Sequence[x509.GeneralName]) -> list[str]:
+    """The names for which a certificate is not."""
+    try:
+        read = x509.load_pem_x509_certificate(certificate.read_bytes())
+        known = list(read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    except (ValueError, x509.ExtensionNotFound) as error:
+        raise InputError(f"{certificate} is damaged: {error}; add --renew to make a new one") from None
+    return [str(name.value) for name in names if name not in known]
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -63,8 +63,7 @@ class Link:
     """A device's requests to a SuperLink."""
 
     def __init__(self, address: str, root_certificates: str, key: ec.EllipticCurvePrivateKey) -> None:
-        if not Path(root_certificates).is_file():
-            raise InputError(f"{root_certificates} does not exist: copy the authority's certificate here")
+        check_authority(Path(root_certificates), "copy the authority's certificate here")
         self.address, self.key, self._clock = address, key, Clock()
         self.client: Any = FleetHttpClient.from_server_address(
             address,
@@ -138,6 +137,16 @@ class Link:
         if time.monotonic() - self._said > SAY_SECONDS:
             self._said = time.monotonic()
             log.warning("%s: it is asked again and again", what)
+
+
+def check_authority(certificate: Path, hint: str) -> None:
+    """An InputError if the authority's certificate is missing, with this hint, or damaged."""
+    if not certificate.is_file():
+        raise InputError(f"{certificate} does not exist: {hint}")
+    try:
+        ssl.create_default_context(cafile=str(certificate))
+    except OSError as error:
+        raise InputError(f"{certificate} is damaged: {error}") from None
 
 
 def wrong_certificate(error: BaseException) -> ssl.SSLCertVerificationError | None:

@@ -23,6 +23,8 @@ from fedbc.runs.catalog import entry
 from fedbc.simulation.evaluation import DEFAULT
 from fedbc.simulation.settings import Settings
 
+POSITIVE = ("rounds", "devices", "epochs", "evaluate_every", "min_devices", "round_seconds", "attempts")
+"""Settings that are at least 1; other whole numbers may be 0."""
 RunConfig = Mapping[str, Any]
 AlgorithmSource = Algorithm | Callable[[RunConfig], Algorithm]
 ModelSource = Model | Callable[[RunConfig], Model]
@@ -66,9 +68,7 @@ class Deployment:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             if field.type == "int":
-                checks.integer(field.name, getattr(self, field.name), at_least=0)
-        for name in ("rounds", "devices", "epochs", "evaluate_every", "min_devices", "round_seconds", "attempts"):
-            checks.integer(name, getattr(self, name), at_least=1)
+                checks.integer(field.name, getattr(self, field.name), at_least=int(field.name in POSITIVE))
         for name in ("move_limit", "move_factor"):
             checks.number(name, getattr(self, name), at_least=0)
         checks.number("secure_clip", self.secure_clip, above=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import re
 from pathlib import Path
 
 from fedbc import storage
@@ -10,6 +11,8 @@ from fedbc.errors import InputError
 
 __all__ = ["write_units"]
 
+MEMORY = re.compile(r"[1-9][0-9]*[KMGT]?|[1-9][0-9]?%|100%|infinity")
+"""What systemd takes for a limit."""
 UNIT = """[Unit]
 Description=fedbc: {what}
 After=network-online.target
@@ -18,7 +21,7 @@ Wants=network-online.target
 [Service]
 User={user}
 WorkingDirectory={folder}
-Environment=PATH={path}
+Environment="PATH={path}"
 {environment}ExecStart=/bin/sh {folder}/{command}
 Restart=always
 RestartSec=5
@@ -48,6 +51,10 @@ def write_units(folder: Path, target: Path, *, path: str, memory: str = "75%") -
     whole = folder.resolve()
     if any(character.isspace() or character == "%" for character in str(whole)):
         raise InputError(f"folder={str(whole)!r} is not accepted: systemd wants a path without spaces and %")
+    if not MEMORY.fullmatch(memory):
+        raise InputError(f"memory={memory!r} is not accepted: give a share or a size, such as 75% or 2G")
+    if not path.isprintable() or '"' in path or "\\" in path:
+        raise InputError(f"path={path!r} is not accepted: systemd cannot be told of it")
     services = []
     if (whole / "superlink.sh").is_file():
         services.append(("fedbc-superlink", "the server", "superlink.sh", "Environment=HOST=0.0.0.0\n"))
@@ -68,7 +75,7 @@ def write_units(folder: Path, target: Path, *, path: str, memory: str = "75%") -
             what=what,
             user=getpass.getuser(),
             folder=whole,
-            path=path,
+            path=path.replace("%", "%%"),
             command=command,
             environment=environment,
             home=home,
