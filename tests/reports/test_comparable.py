@@ -1,10 +1,14 @@
 """What cannot be compared is refused or left out by name, never compared in silence."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 import fedbc
 from fedbc import storage
+from fedbc.cli import tables
+from fedbc.reports import comparable, grouping
 from fedbc.runs import RunFolder
 from fedbc.simulation.result import FORMAT
 
@@ -91,6 +95,32 @@ def test_test_sets_are_not_compared_with_validation_sets(run, finished, problem)
     assert "on all devices' validation sets" in found.summary.caption
     last = [r.history["local_accuracy"].iloc[-1] for r in seeds]
     assert found.devices.groupby("seed")["local_accuracy"].mean().tolist() == pytest.approx(last, abs=1e-9)
+
+
+def with_data(result, name="mnist", **table):
+    return dataclasses.replace(result, spec=result.spec | {"data": {"name": name, **table}})
+
+
+def test_the_same_data_in_two_folders_are_one_federation(finished):
+    here = with_data(finished, data_dir="here", classes=2, exponent=1.3)
+    stated = {"name": "mnist", "data_dir": "there", "classes": 2, "exponent": 1.3}
+    there = with_data(finished, **fedbc.RunSpec({"name": "fedavg"}, stated).to_dict()["data"])  # all defaults, too
+    comparable.check_comparable({"here": [here], "there": [there]})
+    other = with_data(finished, data_dir="here", classes=3, exponent=1.3)
+    with pytest.raises(fedbc.InputError, match=r"here and other were run on .*: data classes is 2 and 3"):
+        comparable.check_comparable({"here": [here], "other": [other]})
+    assert "no comparison" not in tables.explanation({"here": here, "there": there})
+    assert "The runs differ in data" in tables.explanation({"here": here, "other": other})
+
+
+def test_a_run_from_before_an_argument_was_there_is_of_the_same_method(run, finished):
+    known = {key: value for key, value in finished.spec["run"].items() if key != "evaluate_every"}
+    before = dataclasses.replace(finished, spec=finished.spec | {"run": known})
+    assert "evaluate_every" in finished.spec["run"]
+    seeds = [before, run(fedbc.FedAvg(lr=0.1), seed=1)]
+    assert {name: len(group) for name, group in grouping.grouped(seeds).items()} == {"fedavg": 2}
+    rarely = run(fedbc.FedAvg(lr=0.1), evaluate_every=2)
+    assert list(grouping.grouped([finished, rarely])) == ["fedavg, evaluate_every 1", "fedavg, evaluate_every 2"]
 
 
 def test_devices_are_not_scored_on_foreign_data_or_by_a_foreign_model(finished, problem, make_federation):

@@ -38,6 +38,17 @@ def run_here(plan, folder):
     return [trial.run_trial(str(folder), seed) for seed in range(left)]
 
 
+def test_a_study_is_the_same_wherever_its_data_lie(tmp_path):
+    plan = plan_of((0.001, 0.1))
+    mnist = RunSpec(BASE.algorithm, {"name": "mnist", "data_dir": "here"}, run=BASE.run)
+    dataclasses.replace(plan, base=mnist).write(tmp_path / "s")
+    there = dataclasses.replace(mnist, data={"name": "mnist", "data_dir": "there"}, run={**BASE.run, "lanes": 2})
+    dataclasses.replace(plan, base=there).write(tmp_path / "s")
+    other = dataclasses.replace(mnist, data={"name": "mnist", "classes": 2})
+    with pytest.raises(fedbc.InputError, match="holds another study"):
+        dataclasses.replace(plan, base=other).write(tmp_path / "s")
+
+
 def test_dimensions_from_text():
     assert spaces.parse("lr=1e-4..1:log", FEDBC) == Dimension("lr", 1e-4, 1.0, log=True)
     assert spaces.parse("dual-lr=0.1,0.2", FEDBC) == Dimension("dual_lr", values=(0.1, 0.2))

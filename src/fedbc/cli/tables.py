@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.table import Table
 
 from fedbc import Result
+from fedbc.runs import what_counts
 from fedbc.simulation import has_accuracy
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _not_alike(results: Mapping[str, Result]) -> str:
     """A warning of what makes the runs' numbers no comparison."""
 
     def data(result: Result) -> str:
-        return repr({k: v for k, v in result.spec.get("data", {}).items() if k not in ("file", "test_data")})
+        return repr(what_counts("data", result.spec.get("data", {})))
 
     differ: dict[str, set[Any]] = {
         "data": {data(r) for r in results.values()},

@@ -12,7 +12,7 @@ from fedbc import data, storage
 from fedbc.data.federation import Federation
 from fedbc.errors import InputError
 from fedbc.models.base import Model
-from fedbc.runs import RunSpec
+from fedbc.runs import RunSpec, what_counts
 from fedbc.simulation.description import checksum
 from fedbc.simulation.ending import COLUMN
 from fedbc.simulation.result import Result
@@ -84,16 +84,17 @@ def _check_alike(found: Mapping[str, str], what: str, do: str) -> None:
 
 
 def _check_same_federation(runs: Mapping[str, Result]) -> None:
-    tables = {name: dict(r.spec.get("data", {})) for name, r in runs.items()}
+    full = {name: dict(r.spec.get("data", {})) for name, r in runs.items()}
+    tables = {name: what_counts("data", table) for name, table in full.items()}
     if len({"checksum" in table for table in tables.values()}) > 1:
-        tables = {name: {"checksum": _checksum_of(r)} for name, r in runs.items()}
+        full = tables = {name: {"checksum": _checksum_of(r)} for name, r in runs.items()}
     (first, one), *others = tables.items()
     for name, table in others:
-        for key in dict.fromkeys([*one, *table]):
+        for key in dict.fromkeys(["name", *one, *table]):
             if one.get(key) != table.get(key):
                 raise InputError(
-                    f"{first} and {name} were run on different federations: data {key} is {one.get(key)!r} and "
-                    f"{table.get(key)!r}; compare runs on one federation"
+                    f"{first} and {name} were run on different federations: data {key} is {full[first].get(key)!r} and "
+                    f"{full[name].get(key)!r}; compare runs on one federation"
                 )
 
 

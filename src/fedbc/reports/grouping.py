@@ -9,6 +9,7 @@ from typing import Any
 
 from fedbc.models.base import Model
 from fedbc.reports.comparable import build_part, seed_of, split_of
+from fedbc.runs import what_counts
 from fedbc.simulation.result import Result
 
 
@@ -25,10 +26,17 @@ def grouped(results: Sequence[Result]) -> dict[str, list[Result]]:
     """
     groups: dict[str, dict[tuple[int, int], Result]] = {}
     for result in results:
-        key = json.dumps(settings_of(result), sort_keys=True, default=str)
-        groups.setdefault(key, {}).setdefault((seed_of(result), split_of(result)), result)
+        groups.setdefault(_key(result), {}).setdefault((seed_of(result), split_of(result)), result)
     names = _labels([settings_of(next(iter(group.values()))) for group in groups.values()])
     return {name: list(group.values()) for name, group in zip(names, groups.values(), strict=True)}
+
+
+def _key(result: Result) -> str:
+    """What runs of one method have in common: what counts of their settings, and the names of the models' files."""
+    counted = {part: what_counts(part, result.spec.get(part, {})) for part in ("algorithm", "model", "run")}
+    for name in ("seed", "resplit"):
+        counted["run"].pop(name, None)
+    return json.dumps([counted, settings_of(result).get("model.file")], sort_keys=True, default=str)
 
 
 def settings_of(result: Result) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from fedbc.runs.methods import MethodRuns
 from fedbc.runs.outcome import CallEachRound, Observer, Outcome
 from fedbc.runs.own import OWN, load_model
 from fedbc.runs.pool import Job, check_workers, do_jobs, need_ray, tell_round
-from fedbc.runs.spec import RUN_OPTIONS, USUAL_MODEL, RunSpec, identity, read_toml
+from fedbc.runs.spec import RUN_OPTIONS, USUAL_MODEL, RunSpec, identity, read_toml, what_counts
 from fedbc.simulation.result import RunFolder
 from fedbc.simulation.telling import data_name
 
@@ -64,4 +64,5 @@ __all__ = [
     "sweep",
     "tell_round",
     "usual_folder",
+    "what_counts",
 ]

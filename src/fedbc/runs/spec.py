@@ -195,12 +195,12 @@ def identity(tables: Tables) -> str:
         try:
             counted[part] = _counted_of_text(part, json.dumps(table, sort_keys=True))
         except TypeError:  # values that only `storage.plain` makes plain
-            counted[part] = _counted(part, table)
+            counted[part] = what_counts(part, table)
     return hashlib.sha256(json.dumps(counted).encode()).hexdigest()[:16]
 
 
-def _counted(part: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a table counts: the arguments that differ from the defaults, sorted."""
+def what_counts(part: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a table counts: the arguments that differ from the defaults, sorted; not how, nor where files lie."""
     defaults = _defaults(part, str(table.get("name", "")))
     return {
         key: plain
@@ -212,7 +212,7 @@ def _counted(part: str, table: Mapping[str, Any]) -> dict[str, Any]:
 @functools.lru_cache(maxsize=2**14)
 def _counted_of_text(part: str, table: str) -> dict[str, Any]:
     """The same of a table as text: thousands of runs share their tables."""
-    return _counted(part, json.loads(table))
+    return what_counts(part, json.loads(table))
 
 
 _ABSENT = object()

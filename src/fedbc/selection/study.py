@@ -61,7 +61,8 @@ class StudyPlan:
         file = folder / "study.json"
         if file.exists():
             before = StudyPlan.read(folder)
-            if dataclasses.replace(before, trials=self.trials).as_text() != self.as_text():
+            rest = dataclasses.replace(before, base=self.base, trials=self.trials)
+            if before.base.identity != self.base.identity or rest.as_text() != self.as_text():
                 raise InputError(
                     f"{folder} holds another study ({before.what()}): give another --out, or remove it first"
                 )
