@@ -31,6 +31,8 @@ def test_bad_input(tmp_path):
     spec = fedbc.RunSpec({"name": "fedbc"})
     with pytest.raises(fedbc.InputError, match="machines=0"):
         fedbc.run(spec, tmp_path / "run", ray="local", machines=0)
+    with pytest.raises(fedbc.InputError, match="machines=1000 is not accepted: each takes a core"):
+        fedbc.run(spec, tmp_path / "run", ray="local", machines=1000)
     with pytest.raises(fedbc.InputError, match="machines=2 needs ray"):
         fedbc.run(spec, tmp_path / "run", machines=2)
     (tmp_path / "there").write_text("")

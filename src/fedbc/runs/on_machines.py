@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedbc import checks, progress
+from fedbc import checks, progress, runtime
 from fedbc.errors import FedBCError, InputError, MachineLost
 from fedbc.runs.live import Follower
 from fedbc.runs.outcome import Row
@@ -34,6 +34,9 @@ def share(work: Callable[[], object], told: Told, *, ray: str, machines: int, sa
     machines: how many processes share the work, on nodes of their own where there are as many.
     """
     checks.integer("machines", machines, at_least=1)
+    cores = runtime.usable_cores()
+    if ray == "local" and machines > cores:
+        raise InputError(f"machines={machines} is not accepted: each takes a core, and this machine has {cores}")
     followed = [_Followed(folder, function) for folder, function in told.items()]
 
     def look() -> None:
@@ -41,10 +44,6 @@ def share(work: Callable[[], object], told: Told, *, ray: str, machines: int, sa
             one.look()
 
     with ray_cluster(ray, lanes=None) as library:
-        if ray == "local" and _cores(library) < machines:
-            raise InputError(
-                f"machines={machines} is not accepted: each takes a core of Ray's, which has {_cores(library)} here"
-            )
         attempts, before = 0, ""
         fresh = [folder.checkpoint for folder in told if not checkpoints.exists(folder.checkpoint)]
         while True:
@@ -119,14 +118,10 @@ def _placed(library: Any, actors: list[Any], say: Callable[[str], None]) -> str:
     if missing:
         say(
             f"Ray has no room yet for {len(missing)} of {len(actors)} machines, each of which takes a core; "
-            f"the cluster has {_cores(library)}"
+            f"the cluster has {library.cluster_resources().get('CPU', 0):g}"
         )
     first, *_ = library.get(addresses)
     return first
-
-
-def _cores(library: Any) -> int:
-    return int(library.cluster_resources().get("CPU", 0))
 
 
 class _Machine:
