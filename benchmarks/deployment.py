@@ -2,6 +2,7 @@
 
     python -m benchmarks.deployment              3, 10 and 100 devices, seven minutes on two quiet cores
     python -m benchmarks.deployment --devices 3  one of them
+    python -m benchmarks.deployment --devices 3 --secure    and the same with secure sums
 
 Server and devices are the processes of docs/deploy.md, on loopback, with TLS and keys; all of them share the machine.
 Up to 10 devices are whole ones that train the logistic model of the synthetic data. 100 are *light*: they speak as
@@ -46,10 +47,11 @@ class Point:
     """CPU seconds of the SuperLink per round"""
     run_cpu: float
     """and of the run's server part"""
+    secure: bool
 
     def row(self) -> str:
         """A line of the table."""
-        what = "training and evaluation" if self.evaluates else "training"
+        what = ("training and evaluation" if self.evaluates else "training") + (", secure sums" * self.secure)
         cpu = f"{self.superlink_cpu:.1f} | {self.run_cpu:.1f}"
         return f"| {self.devices} | {what} | {self.seconds:.1f} | {self.slowest:.1f} | {cpu} |"
 
@@ -144,7 +146,7 @@ def cpu_seconds(process: Any) -> float:
     return total / os.sysconf("SC_CLK_TCK")
 
 
-def measure(loop: Any, devices: int, rounds: int, *, evaluates: bool) -> Point:
+def measure(loop: Any, devices: int, rounds: int, *, evaluates: bool, secure: bool) -> Point:
     """Run rounds, and look at the processes each time that one is done."""
     from tests.deploy.loopback import until
 
@@ -170,38 +172,42 @@ def measure(loop: Any, devices: int, rounds: int, *, evaluates: bool) -> Point:
     steps = [[b - a for a, b in zip(*pair, strict=True)] for pair in itertools.pairwise(looks)]
     seconds, link, server = (list(column) for column in zip(*steps, strict=True))
     middle = statistics.median
-    return Point(devices, evaluates, middle(seconds), max(seconds), middle(link), middle(server))
+    return Point(devices, evaluates, middle(seconds), max(seconds), middle(link), middle(server), secure)
 
 
-def points(devices: int, rounds: int) -> list[Point]:
+def points(devices: int, rounds: int, *, secure: bool) -> list[Point]:
     """Rounds with evaluation and without, of one federation."""
     from tests.deploy.loopback import Loopback, until
 
     with tempfile.TemporaryDirectory() as folder, Loopback(Path(folder)) as loop:
-        loop.prepare(devices)
+        loop.prepare(devices, secure=secure)
         loop.superlink()
         loop.superexec()
         loop.register()
         with devices_of(loop, devices):
             until(lambda: loop.link.text.count("Activated node_id") >= devices, 300, "devices")
-            return [measure(loop, devices, rounds, evaluates=evaluates) for evaluates in (True, False)]
+            return [measure(loop, devices, rounds, evaluates=evaluates, secure=secure) for evaluates in (True, False)]
 
 
 def main() -> None:
     """Measure, print a table, and keep the figures if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--devices", type=int, nargs="+", default=list(BARS))
+    parser.add_argument("--secure", action="store_true", help="whole devices also with secure aggregation")
     parser.add_argument("--rounds", type=int, default=8, help="at least 3; the first is not counted")
     parser.add_argument("--out", type=Path, help="a JSON file for the figures")
     given = parser.parse_args()
     print(f"load of the machine before it began: {os.getloadavg()[0]:.1f}\n{HEAD}", flush=True)
     found = []
-    for devices in given.devices:
-        for point in points(devices, given.rounds):
+    wanted = [(n, secure) for n in given.devices for secure in ((False, True) if given.secure else (False,))]
+    for devices, secure in wanted:
+        if secure and devices > MOST_WHOLE:
+            continue  # light devices know no secure sums
+        for point in points(devices, given.rounds, secure=secure):
             found.append(point)
             print(point.row(), flush=True)
     for point in found:
-        if point.devices in BARS:
+        if point.devices in BARS and not point.secure:
             bar = BARS[point.devices] / (1 if point.evaluates else 2)
             kept = "kept" if point.seconds <= bar else "MISSED"
             print(
