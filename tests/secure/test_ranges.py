@@ -14,6 +14,7 @@ from fedbc.algorithms import ALGORITHMS, latest, multiplied, weighted
 from fedbc.algorithms.fedavg import FedAvg
 from fedbc.algorithms.ranges import MOST_BITS, Limits, Number, Vector, fraction_bits, largest_multiple
 from fedbc.algorithms.secured import Parts
+from fedbc.cli import main
 from fedbc.errors import InputError
 from fedbc.secure.vectors import Field, Layout
 from fedbc.simulation.shapes import Shapes
@@ -178,6 +179,14 @@ def test_a_part_without_a_range_is_refused_by_its_name():
 def test_parts_whose_range_is_an_argument_say_which(method, limits, match):
     with pytest.raises(InputError, match=match):
         Parts(method, Shapes.of(method, MODEL).summand, limits, 3)
+
+
+def test_what_cannot_be_summed_securely_is_refused_before_anything_is_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["run", "fedbc", "--secure", "--devices", "6", "--rounds", "1"])
+    assert "the part 'weight', lambda_i, has no declared range" in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.iterdir())
 
 
 def test_averaged_statistics_have_no_range(make_federation):

@@ -192,6 +192,7 @@ class Settings:
             if isinstance(getattr(self, name), tuple):
                 checks.one_per_device(name, getattr(self, name), 1 if self.pooled else devices)
         algorithm.check_population(1 if self.pooled else devices)
+        self.securely(self.give(algorithm, model), model, federation)  # refuses a part without a range
 
 
 def check_together(algorithm: Algorithm, model: Model, federation: Federation) -> None:
