@@ -60,6 +60,16 @@ def test_a_device_makes_up_for_what_the_server_remembers(monkeypatch):
         assert jax.tree.structure(done.device) == jax.tree.structure(device)
 
 
+def test_a_mean_over_all_is_the_plain_one_when_no_multiplier_is_left():
+    """The server keeps a sum of changes, of which rounding leaves a rest: here 3e-7, of the sum of 3 that there was."""
+    falling = fedbc.FedBC(lr=0.05, dual_lr=0.0131, server="all", multiplier=0.7, tolerance=3.0)
+    result = run(falling, rounds=60, epochs=1, batch_size=5, sample=3, seed=2)
+    assert len(result.participants) == 5
+    assert (result.multipliers == 0).all()
+    for kept, own in zip(jax.tree.leaves(result.global_model), jax.tree.leaves(result.local_models), strict=True):
+        np.testing.assert_allclose(kept, np.asarray(own).mean(0), atol=2e-6)
+
+
 @pytest.mark.parametrize(
     ("chosen", "sentence"),
     [

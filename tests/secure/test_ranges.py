@@ -200,8 +200,8 @@ def test_averaged_statistics_have_no_range(make_federation):
 def test_a_change_of_a_share_is_sent_around_z():
     """FedBC's server over all devices: what joins is a model less z, what changes is a change."""
     method = fedbc.FedBC(server="all", lambda_max=2.0)
-    share = multiplied.share(shifted(1.0), jnp.asarray(0.5))
-    old = multiplied.share(shifted(2.0), jnp.asarray(1.5))
+    share = multiplied.kept_share(shifted(1.0), jnp.asarray(0.5))
+    old = multiplied.kept_share(shifted(2.0), jnp.asarray(1.5))
     for joined in (0.0, 1.0):
         change = latest.change(share, old, jnp.asarray(joined))
         parts, one = sent(method, change)

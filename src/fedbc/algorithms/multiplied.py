@@ -57,6 +57,8 @@ class Total(NamedTuple):
     plain: Params
     """Σ x_i, for the case that every lambda_i is 0"""
     devices: Scalar
+    weighing: Any = None
+    """how many lambda_i are above 0; only for server="all\", where rounding leaves a rest of Σ lambda_i"""
 
 
 class Everyone(NamedTuple):
@@ -74,6 +76,18 @@ Server = Params | Everyone | Followed
 def share(x: Params, multiplier: Scalar) -> Total:
     """One device's part: (lambda_i x_i, lambda_i, x_i, 1)."""
     return Total(trees.scale(multiplier, x), multiplier, x, jnp.ones_like(multiplier))
+
+
+def kept_share(x: Params, multiplier: Scalar) -> Total:
+    """The same for a server that keeps the sum."""
+    return share(x, multiplier)._replace(weighing=(multiplier > 0).astype(multiplier.dtype))
+
+
+def without_rest(kept: Total) -> Total:
+    """0 where no lambda_i is above 0 any more: what rounding leaves of a sum of changes would make the mean."""
+    some = kept.weighing > 0
+    weighted, weight = trees.where(some, (kept.weighted, kept.weight), trees.zeros_like((kept.weighted, kept.weight)))
+    return kept._replace(weighted=weighted, weight=weight)
 
 
 def mean(total: Total) -> Params:
@@ -98,7 +112,7 @@ def ranges(limits: Limits, method: Any) -> Any:
     if method.server == "all":
         twice = latest.CHANGES * limits.clip
         moves = Vector(twice * high, around="weight"), Vector(twice, around="devices")
-        total = Total(moves[0], Number(-high, high), moves[1], Number(0, 1))  # type: ignore[arg-type]
+        total = Total(moves[0], Number(-high, high), moves[1], Number(0, 1), Number(-1, 1))  # type: ignore[arg-type]
         return latest.Latest(total, Number(0, 1))  # type: ignore[arg-type]
     plain: Any = Unused("weighted") if low > 0 else Vector(limits.clip, "devices", "devices")
     return Total(Vector(limits.clip, "weight", "weight"), Number(low, high), plain, Number(1, 1))  # type: ignore[arg-type]
@@ -106,7 +120,7 @@ def ranges(limits: Limits, method: Any) -> Any:
 
 def start(z: Params, server: str) -> Server:
     """Nobody has sent anything yet."""
-    return Everyone(z, latest.start(share(z, jnp.zeros((), float)))) if server == "all" else z
+    return Everyone(z, latest.start(kept_share(z, jnp.zeros((), float)))) if server == "all" else z
 
 
 def global_model(server: Server) -> Params:
@@ -119,6 +133,7 @@ def updated(server: Server, total: Total | latest.Latest) -> Server:
     if isinstance(server, Everyone):
         assert isinstance(total, latest.Latest)
         sent = latest.add(server.sent, total)
+        sent = sent._replace(total=without_rest(sent.total))
         return Everyone(mean(sent.total), sent)
     assert isinstance(total, Total)
     z = mean(total)
@@ -127,8 +142,9 @@ def updated(server: Server, total: Total | latest.Latest) -> Server:
 
 def summand(x: Params, multiplier: Scalar, old: Device | None) -> Total | latest.Latest:
     """A device's part; where `old` says what it sent before, its change."""
-    own = share(x, multiplier)
-    return own if old is None else latest.change(own, share(old.x, old.multiplier), old.joined)
+    if old is None:
+        return share(x, multiplier)
+    return latest.change(kept_share(x, multiplier), kept_share(old.x, old.multiplier), old.joined)
 
 
 def check_share(summand: Total | latest.Latest, low: float, high: float) -> None:
