@@ -7,6 +7,7 @@ import numbers
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedbc.errors import InputError, unknown
 
@@ -76,18 +77,27 @@ def choice(name: str, value: object, options: Iterable[str]) -> str:
     return str(value)
 
 
-def one_or_more(name: str, value: object, *, at_least: float) -> float | tuple[float, ...]:
+def one_or_more(name: str, value: object, *, at_least: float, infinite: bool = False) -> float | tuple[float, ...]:
     """A number, or several."""
-    if isinstance(value, str) or not (hasattr(value, "__len__") and hasattr(value, "__iter__")):
-        return number(name, value, at_least=at_least)
-    return tuple(number(f"{name}[{i}]", float(v), at_least=at_least) for i, v in enumerate(value))
+    several = from_array(value)
+    if isinstance(several, str) or not isinstance(several, Iterable):
+        return number(name, several, at_least=at_least, infinite=infinite)
+    return tuple(
+        number(f"{name}[{i}]", from_array(v), at_least=at_least, infinite=infinite) for i, v in enumerate(several)
+    )
+
+
+def from_array(value: Any) -> Any:
+    """An array's numbers as Python's, whichever library's array it is; anything else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def one_per_device(name: str, values: Sequence[object], devices: int) -> None:
     """Values that were given one by one are as many as the devices."""
     if len(values) != devices:
         raise InputError(
-            f"{name} has {len(values)} values but the federation has {devices} devices: "
+            f"{name} has {len(values)} values but the federation has {devices} "
+            f"{'device that trains' if devices == 1 else 'devices that train'}: "
             "give one number, or one number per device"
         )
 
@@ -112,6 +122,4 @@ def tolerance(value: object) -> float | str | tuple[float, ...]:
         if value != "learned":
             raise InputError(f"tolerance={value!r} is not accepted: give 'learned', a number, or one number per device")
         return value
-    if isinstance(value, Sequence) or (hasattr(value, "__len__") and hasattr(value, "__iter__")):
-        return tuple(number(f"tolerance[{i}]", float(v), at_least=0, infinite=True) for i, v in enumerate(value))
-    return number("tolerance", value, at_least=0, infinite=True)
+    return one_or_more("tolerance", value, at_least=0, infinite=True)

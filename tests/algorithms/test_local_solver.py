@@ -164,6 +164,11 @@ def test_a_cosine_ends_with_the_run():
     assert result.spec["run"]["lr_schedule"] == {"name": "cosine", "rounds": 4}
 
 
+def test_a_rate_of_0_that_a_method_divides_by_is_told():
+    with pytest.raises(fedbc.Diverged, match=r"in round 4 .* lr_schedule makes the rate 0 in this round"):
+        run_one(fedbc.SCAFFOLD(lr=0.1), rounds=4, lr_schedule="cosine,rounds=2", sample=None)
+
+
 def test_a_schedule_compiles_once_and_holds_in_debug_mode():
     chosen = {"lr_schedule": "inverse_sqrt", "rounds": 2, "sample": 1, "epochs": 1, "batch_size": 12}
     quick, slow = run_one(**chosen), run_one(**chosen, debug=True)
@@ -196,6 +201,9 @@ def test_a_schedule_compiles_once_and_holds_in_debug_mode():
         ({"lr_schedule": 0.5}, "lr_schedule=0.5 is not accepted"),
         ({"lr_schedule": lambda t: 1.0 if t < 3 else 0.5}, "that JAX can trace"),
         ({"lr_schedule": lambda t: jnp.ones(2)}, r"gives an array of shape \(2,\)"),
+        ({"lr_schedule": lambda t: 1 - 0.6 * t}, "lr_schedule is not accepted: for round 3 it gives -0.2"),
+        ({"dual_schedule": lambda t: 1 / t}, "dual_schedule is not accepted: for round 1 it gives inf"),
+        ({"lr_schedule": lambda t: jnp.log(t - 1)}, "lr_schedule is not accepted: for round 1 it gives nan"),
         ({"dual_schedule": {"rounds": 3}}, "a table needs a name"),
     ],
 )

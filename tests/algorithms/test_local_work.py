@@ -4,10 +4,11 @@ import re
 
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from problems import Quadratics, small_federation, x64
 from test_contracts import assert_same_bits
-from test_local_solver import run_one
+from test_local_solver import SMALL_STEPS, TAKES_OPTIMIZER, WITHOUT_PLAIN_STEPS, run_one
 from test_twin import MODEL, SAMPLED, assert_equal_to_twin
 from twin import Local
 
@@ -15,6 +16,8 @@ import fedbc
 from fedbc import trees
 from fedbc.algorithms import ALGORITHMS
 from fedbc.algorithms.domains import Ball, Box
+from fedbc.algorithms.solver import Part
+from fedbc.simulation.amounts import OnePerDevice, canonical
 from fedbc.simulation.rounds import Simulation
 from fedbc.simulation.schedule import Batching, Planner
 from fedbc.simulation.settings import Settings
@@ -94,6 +97,21 @@ def test_nothing_recompiles_whatever_the_devices_do():
         assert run.engine.compilations == 1
 
 
+@pytest.mark.parametrize(
+    "given", [[1, 2, 3, 1, 2], OnePerDevice([1, 2, 3, 1, 2]), np.asarray([1, 2, 3, 1, 2]), pd.Series([1, 2, 3, 1, 2])]
+)
+def test_one_number_per_device_whatever_holds_them(given):
+    assert canonical("epochs", given) == (1, 2, 3, 1, 2)
+
+
+def test_a_pair_in_a_specification_stays_a_draw(tmp_path):
+    """JSON and TOML have lists only, and a list is one number per device."""
+    spec = fedbc.RunSpec({"name": "fedbc"}, {"name": "synthetic", "devices": 2}, run={"epochs": (1, 5), "rounds": 1})
+    assert spec.to_dict()["run"]["epochs"] == "1-5"
+    fedbc.run(spec, tmp_path / "run", quiet=True)
+    assert fedbc.resume(tmp_path / "run", rounds=2, quiet=True)["fedbc"].rounds == 2
+
+
 # --- epsilon_i --------------------------------------------------------------------------------------------------------
 
 # Such that some devices stop early, and others take all their steps.
@@ -134,6 +152,13 @@ def test_the_residual_in_debug_mode_and_its_cost():
     assert quick.devices["checks"].tolist() == [2]  # once per epoch
 
 
+def test_a_residual_that_is_no_number_has_diverged():
+    """It would end local training as if the promise had been kept."""
+    unknown = type("Unknown", (fedbc.FedAvg,), {"stationarity": lambda self, carry, gradient: jnp.nan})
+    with pytest.raises(fedbc.Diverged, match="training diverged in round 1 on device"):
+        run_one(unknown(lr=0.1), epsilon=0.1)
+
+
 # --- X ----------------------------------------------------------------------------------------------------------------
 
 
@@ -171,6 +196,50 @@ def test_the_server_stays_in_the_set(name):
     assert result.spec["run"]["domain"] == {"name": "ball", "radius": 0.4}
 
 
+def test_a_run_that_is_gone_on_with_lies_in_the_set():
+    before, small = run_one(rounds=2), {"domain": "ball,radius=0.1"}
+    with pytest.raises(fedbc.InputError, match="initial brings a global model outside of domain="):
+        run_one(initial=before, **small)
+    for start in (run_one(rounds=2, **small), before.global_model):  # in the set, and projected on it
+        seen = []
+        result = run_one(initial=start, rounds=2, on_round=lambda row, so_far, s=seen: s.append(so_far()), **small)
+        for model in [r.global_model for r in seen] + [result.global_model]:
+            assert np.sqrt(trees.sqnorm(model)) <= 0.1 + 1e-6
+
+
+# --- all of it at once ------------------------------------------------------------------------------------------------
+
+BALL = ball(0.8)
+EVERYTHING = {
+    Part.OPTIMIZER: ({"optimizer": "adam"}, {"adam": True}),
+    Part.KEEP_OPTIMIZER: ({"keep_optimizer": True}, {"keep": True}),
+    Part.CLIP: ({"clip": 0.5}, {"clip": 0.5}),
+    Part.WEIGHT_DECAY: ({"weight_decay": 0.1}, {"weight_decay": 0.1}),
+    Part.DOMAIN: ({"domain": "ball,radius=0.8"}, {"project": BALL}),
+    Part.EPSILON: ({"epsilon": [0.3, 0.5, 0.1, 0.8, 0.0]}, {"epsilon": [0.3, 0.5, 0.1, 0.8, 0.0], "every": None}),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "other"), [(name, True) for name in TAKES_OPTIMIZER] + [(name, False) for name in ALGORITHMS], ids=str
+)
+def test_every_method_with_all_that_it_takes(name, other):
+    """Optimizer or kept velocity, clipping, weight decay, epsilon per device, X, schedules and drawn K_i: the twin."""
+    setting = {**SMALL_STEPS[name], "lr": 0.05, **WITHOUT_PLAIN_STEPS.get(name, {})} if other else {}
+    method = ALGORITHMS[name](**setting)
+    taken = {part for part in EVERYTHING if method.refuses(part) is None} - ({Part.OPTIMIZER} if not other else set())
+    chosen = {"epochs": "1-6", "lr_schedule": "step,every=2,factor=0.5"}
+    local = Local(factor=lambda t: 0.5 ** (t // 2))
+    if "dual_lr" in method.hyperparameters():
+        chosen["dual_schedule"], local.dual_factor = "inverse_sqrt", lambda t: (1 + t) ** -0.5
+    for part in taken:
+        chosen |= EVERYTHING[part][0]
+        for field, value in EVERYTHING[part][1].items():
+            setattr(local, field, value)
+    with x64():
+        assert_equal_to_twin(name, setting, SAMPLED, 1e-10, chosen, local)
+
+
 def test_diameters_and_projections():
     w = {"a": jnp.asarray([3.0, 0.0]), "b": jnp.asarray(4.0)}
     near = Ball(2.5).project(w)
@@ -188,7 +257,8 @@ def test_diameters_and_projections():
     ("chosen", "sentence"),
     [
         ({"epochs": 0}, "epochs=0 is not accepted"),
-        ({"epochs": "1 to 5"}, "epochs='1 to 5' is not accepted: give a number, one per device, or a draw"),
+        ({"epochs": "1 to 5"}, "epochs='1 to 5' is not accepted: give a whole number >= 1, one per device, or a draw"),
+        ({"epochs": None}, "epochs=None is not accepted: give a whole number >= 1, one per device, or a draw"),
         ({"epochs": (5, 1)}, "the upper end of the draw=1 is not accepted: give a whole number >= 5"),
         ({"epochs": (1, 2, 3)}, "a list is one per device, a pair is a draw"),
         ({"epochs": [1, 2, 3]}, "epochs has 3 values but the federation has 5 devices"),
@@ -196,6 +266,9 @@ def test_diameters_and_projections():
         ({"steps": 3}, "steps=3 cannot be given with epochs=2"),
         ({"epsilon": -1.0}, "epsilon=-1.0 is not accepted"),
         ({"epsilon": (0.1, 0.2)}, "epsilon has 2 values but the federation has 5 devices"),
+        ({"epsilon": [0.1] * 5, "unseen": [2]}, "epsilon has 5 values but the federation has 4 devices that train"),
+        ({"epsilon": [0.1, "much", 0.1, 0.1, 0.1]}, "epsilon[1]='much' is not accepted"),
+        ({"epsilon": np.asarray([0.1, np.nan, 0.1, 0.1, 0.1])}, "epsilon[1]=nan is not accepted"),
         ({"check_every": 5}, "check_every=5 has nothing to check"),
         ({"domain": "ball"}, "domain='ball' lacks radius"),
         ({"domain": "box,low=1,high=0"}, "high of the box=0 is not accepted"),

@@ -98,7 +98,8 @@ def assert_equal_to_twin(name, setting, run, tolerance, chosen=None, local=None)
     given = {**run, **(chosen or {})}
     drawn = {name: given.get(name) and canonical(name, given[name]) for name in ("epochs", "steps")}
     pairs = [(np.c_[x.astype(float), np.ones(len(y))], y) for x, y in data]
-    world = World(pairs, matrix(initial), local=local or Local(), **{**run, **drawn})
+    local = local or Local()
+    world = World(pairs, local.project(matrix(initial)), local=local, **{**run, **drawn})
     wanted = TWINS[name](Scheduled(algorithm, world), world)
 
     assert relative(matrix(initial), wanted.z) > 1e-3, "nothing moved: the comparison would prove nothing"

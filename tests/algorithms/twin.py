@@ -106,6 +106,16 @@ class World:
             flat = [(x[rows[rows >= 0]], y[rows[rows >= 0]]) for rows in table]
         return flat if a_step == 1 else list(zip(flat[::2], flat[1::2], strict=True))
 
+    def project(self, z: Matrix) -> Matrix:
+        return self.local.project(z)
+
+    def promise(self, i: int) -> tuple[float | None, int]:
+        """Device i's epsilon, and every how many steps it is looked at."""
+        epsilon, every = self.local.epsilon, self.local.every
+        assert every is not None or self.batch_size is not None
+        epoch = math.ceil(self.n[i] / (self.batch_size or 1))
+        return (epsilon[i] if isinstance(epsilon, list) else epsilon), every or epoch
+
     def place(self) -> tuple[int, int]:
         i, number = self.at
         self.at = (i, number + 1)
@@ -132,8 +142,10 @@ class Local:
     """of the local rates, from the number of rounds before"""
     dual_factor: Callable[[int], float] = lambda t: 1.0
     project: Callable[[Matrix], Matrix] = lambda w: w
-    epsilon: float | None = None
-    every: int = 1
+    epsilon: Any = None
+    """one number, or one per device"""
+    every: int | None = 1
+    """None for once per epoch"""
     kept: dict[Any, Any] = field(default_factory=dict)
     """what the optimizers remember, by device and number of the model that it trains"""
 
@@ -163,16 +175,29 @@ def walk(
     world: "World", w: Matrix, batches: list[Batch], lr: float, momentum: float, extra: Callable = lambda w: 0.0
 ) -> Matrix:
     """The local steps on the batches, or until the residual is small; `extra(w)` is added to the gradient."""
-    steps, local = Steps(world, w), world.local
-    everything = world.data[steps.place[0]]
+    return walk_together(world, batches, momentum, (w, lr, extra))[0]
+
+
+def walk_together(world: "World", batches: list[Batch], momentum: float, *models: Any) -> list[Matrix]:
+    """Steps of models (w, rate, extra) on the same batches, or until the residual of each is small."""
+    at, steps = [w for w, _, _ in models], [Steps(world, w) for w, _, _ in models]
+    i = steps[0].place[0]
+    epsilon, every = world.promise(i)
     for k, batch in enumerate(batches, 1):
-        w = steps.move(w, gradient(w, batch), extra(w), lr, momentum)
-        if local.epsilon is None or k % local.every:
+        at = [
+            own.move(w, gradient(w, batch), extra(w), lr, momentum)
+            for own, w, (_, lr, extra) in zip(steps, at, models, strict=True)
+        ]
+        if epsilon is None or k % every:
             continue
-        if ((gradient(w, everything) + local.weight_decay * w + extra(w)) ** 2).sum() <= local.epsilon:
+        full = [
+            gradient(w, world.data[i]) + world.local.weight_decay * w + extra(w)
+            for w, (*_, extra) in zip(at, models, strict=True)
+        ]
+        if max((g**2).sum() for g in full) <= epsilon:
             del batches[k:]  # those who ask for the number of steps get those that were taken
             break
-    return w
+    return at
 
 
 class Scheduled:
@@ -209,7 +234,7 @@ def fedavg_like(h: Any, world: World, server_step: Callable[[Matrix, Matrix], Ma
     for t, sampled in world.schedule():
         for i in sampled:
             x[i] = walk(world, z, world.batches(t, i), h.lr, h.momentum, lambda w, z=z: mu * (w - z))
-        z = server_step(z, mean([x[i] for i in sampled], server_weights(h, world, sampled)))
+        z = world.project(server_step(z, mean([x[i] for i in sampled], server_weights(h, world, sampled))))
     return Outcome(z, x)
 
 
@@ -276,7 +301,7 @@ def qfedavg(h: Any, world: World) -> Outcome:
             delta = L * (z - x[i])
             numerator = numerator + weight * F**h.q * delta
             denominator += weight * (h.q * F ** (h.q - 1) * (delta**2).sum() + L * F**h.q)
-        z = z - numerator / denominator
+        z = world.project(z - numerator / denominator)
     return Outcome(z, x)
 
 
@@ -294,7 +319,7 @@ def scaffold(h: Any, world: World) -> Outcome:
                 # with momentum, step k of K is felt in all later ones: Σ_j m^j for j = 0..K-k
                 reach = sum(h.momentum**j for k in range(1, len(batches) + 1) for j in range(len(batches) - k + 1))
                 own[i] = ci - c + (z - x[i]) / (h.lr * reach)
-        z = z + h.server_lr * (mean([x[i] for i in sampled], server_weights(h, world, sampled)) - z)
+        z = world.project(z + h.server_lr * (mean([x[i] for i in sampled], server_weights(h, world, sampled)) - z))
         members = sorted(own)
         weights = server_weights(h, world, members)
         # absent devices that never took part count with c_i = 0 and the mean weight of the others
@@ -314,7 +339,7 @@ def fedpd(h: Any, world: World) -> Outcome:
             )
             dual[i] = lam + (x[i] - z) / h.eta
             x0[i] = x[i] + h.eta * dual[i]
-        z = mean(list(x0.values()))
+        z = world.project(mean(list(x0.values())))
     return Outcome(z, x)
 
 
@@ -333,7 +358,7 @@ def fedadmm(h: Any, world: World) -> Outcome:
             new = x[i] + y[i] / h.rho
             change, augmented[i] = change + new - augmented[i], new
         eta = len(sampled) / N if h.server_lr is None else h.server_lr
-        z = z + eta * change / len(sampled)
+        z = world.project(z + eta * change / len(sampled))
     return Outcome(z, x)
 
 
@@ -347,7 +372,7 @@ def feddyn(h: Any, world: World) -> Outcome:
             x[i] = walk(world, z, world.batches(t, i), h.lr, h.momentum, lambda w, gi=gi, z=z: h.penalty * (w - z) - gi)
             g[i] = gi - h.penalty * (x[i] - z)
         memory = memory - h.penalty / N * sum(x[i] - z for i in sampled)
-        z = mean([x[i] for i in sampled]) - (memory / h.penalty if h.penalty > 0 else 0)
+        z = world.project(mean([x[i] for i in sampled]) - (memory / h.penalty if h.penalty > 0 else 0))
     return Outcome(z, x)
 
 
@@ -385,7 +410,7 @@ def fedbc_like(h: Any, world: World, local: Callable[..., Matrix]) -> Outcome:
                 gam[i] = gam[i] + h.dual_lr * old
         counted = sorted(x) if h.server == "all" else sampled
         weights = [lam[i] for i in counted]
-        before, z = z, mean([x[i] for i in counted], weights if sum(weights) > 0 else None)
+        before, z = z, world.project(mean([x[i] for i in counted], weights if sum(weights) > 0 else None))
         for i in set(range(len(missed))) - set(sampled):
             missed[i].append(((z - before) ** 2).sum())
     return Outcome(z, x, lam, gam)
@@ -404,10 +429,15 @@ def besidefedbc(h: Any, world: World) -> Outcome:
     personal: dict[int, Matrix] = {}
 
     def local(t: int, i: int, w: Matrix, z: Matrix, lam: float) -> Matrix:
-        batches = world.batches(t, i)
         v = personal.get(i, z)
-        personal[i] = walk(world, v, batches, h.personal_lr, h.momentum, lambda v: h.penalty * (v - z))
-        return walk(world, w, batches, h.lr, h.momentum, lambda w: 2 * lam * (w - z))
+        shared, personal[i] = walk_together(
+            world,
+            world.batches(t, i),
+            h.momentum,
+            (w, h.lr, lambda w: 2 * lam * (w - z)),
+            (v, h.personal_lr, lambda v: h.penalty * (v - z)),
+        )
+        return shared
 
     shared = fedbc_like(h, world, local)
     return Outcome(shared.z, personal, shared.multiplier, shared.tolerance)
@@ -444,7 +474,7 @@ def perfedavg(h: Any, world: World) -> Outcome:
                     d = d - h.inner_lr * (ahead - behind) / (2 * h.probe)
                 w = steps.move(w, d, 0.0, h.lr, h.momentum)
             x[i] = w
-        z = mean([x[i] for i in sampled], server_weights(h, world, sampled))
+        z = world.project(mean([x[i] for i in sampled], server_weights(h, world, sampled)))
     return Outcome(z, x)
 
 
@@ -474,7 +504,7 @@ def l2gd(h: Any, world: World) -> Outcome:
             time = h.lr * math.fsum((1 - h.momentum**k) / (1 - h.momentum) for k in range(1, len(batches) + 1))
             w = (xi + time * h.penalty * z) / (1 + time * h.penalty)  # solves w = xi - time penalty (w - z)
             x[i] = walk(world, w, batches, h.lr, h.momentum)
-        z = mean(list(x.values()))
+        z = world.project(mean(list(x.values())))
     return Outcome(z, x)
 
 
@@ -484,19 +514,15 @@ def ditto(h: Any, world: World) -> Outcome:
     for t, sampled in world.schedule():
         ends = []
         for i in sampled:
-            w, v, local = z, personal.get(i, z), world.local
-            batches, shared, own = world.batches(t, i), Steps(world, w), Steps(world, v)
-            for k, batch in enumerate(batches, 1):
-                w = shared.move(w, gradient(w, batch), 0.0, h.lr, h.momentum)
-                v = own.move(v, gradient(v, batch), h.penalty * (v - z), h.personal_lr, h.momentum)
-                if local.epsilon is None or k % local.every:
-                    continue
-                full = [gradient(u, world.data[i]) + local.weight_decay * u for u in (w, v)]
-                if max((full[0] ** 2).sum(), ((full[1] + h.penalty * (v - z)) ** 2).sum()) <= local.epsilon:
-                    break
+            w, personal[i] = walk_together(
+                world,
+                world.batches(t, i),
+                h.momentum,
+                (z, h.lr, lambda w: 0.0),
+                (personal.get(i, z), h.personal_lr, lambda v, z=z: h.penalty * (v - z)),
+            )
             ends.append(w)
-            personal[i] = v
-        z = mean(ends, server_weights(h, world, sampled))
+        z = world.project(mean(ends, server_weights(h, world, sampled)))
     return Outcome(z, personal)
 
 
@@ -506,5 +532,5 @@ def localonly(h: Any, world: World) -> Outcome:
     for t, sampled in world.schedule():
         for i in sampled:
             x[i] = walk(world, x.get(i, world.initial), world.batches(t, i), h.lr, h.momentum)
-        z = mean(list(x.values()))
+        z = world.project(mean(list(x.values())))
     return Outcome(z, x)

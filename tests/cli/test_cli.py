@@ -48,6 +48,33 @@ def test_local_training_is_said_by_name(cli, tmp_path):
     assert {name: found.spec["run"][name] for name in chosen} == chosen
 
 
+def test_local_training_is_said_in_a_file(cli, tmp_path):
+    """Tables, lists with one value per device, and words: the run is that of the same as options."""
+    lines = [
+        "rounds = 2", "sample = 2", "steps = [1, 2, 3, 4]", "epsilon = [0.5, 0.1, 0.05, 0]",
+        'optimizer = { name = "adam", b1 = 0.8 }', 'domain = { name = "box", low = -1, high = 1 }',
+        'lr_schedule = { name = "cosine", rounds = 4, floor = 0.1 }', 'patience = "none"', "time_budget = 1000",
+        "target_accuracy = 0.99",
+    ]  # fmt: skip
+    (tmp_path / "a.toml").write_text("\n".join(["[data]", 'name = "synthetic"', "devices = 4", "[run]", *lines]))
+    assert cli("run", "--config", "a.toml", "--out", "file", "--quiet") == (0, "", "")
+    options = {
+        "--steps": "1,2,3,4", "--epsilon": "0.5,0.1,0.05,0", "--optimizer": "adam,b1=0.8", "--patience": "none",
+        "--domain": "box,low=-1,high=1", "--lr-schedule": "cosine,rounds=4,floor=0.1", "--time-budget": "1000",
+        "--target-accuracy": "0.99",
+    }  # fmt: skip
+    assert cli("run", *QUICK, *(word for pair in options.items() for word in pair), "--out", "typed")[0] == 0
+    one, other = fedbc.load(tmp_path / "file"), fedbc.load(tmp_path / "typed")
+    assert one.devices.equals(other.devices)
+    assert one.devices["steps"].max() <= 4
+    for name, array in one.global_model.items():
+        np.testing.assert_array_equal(array, other.global_model[name])
+    assert one.summary()["ended"] == "rounds"
+    assert cli("run", "--resume", "file", "--rounds", "4", "--target-accuracy", "0.01", "--quiet") == (0, "", "")
+    ended = fedbc.load(tmp_path / "file")
+    assert (ended.rounds, ended.summary()["ended"]) == (2, "target_accuracy")
+
+
 def test_run_show_and_files(cli, tmp_path):
     code, out, err = cli("run", "fedbc", "fedavg", *QUICK, "--momentum", "0.5")
     assert (code, err) == (0, "")

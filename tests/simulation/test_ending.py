@@ -77,6 +77,18 @@ def test_patience_ends_the_run_and_stays_so_when_it_is_resumed(tmp_path):
     assert again.rounds == result.rounds
 
 
+def test_a_run_that_has_ended_goes_on_until_something_else_ends_it(tmp_path):
+    """What ends a run does not tell one run from another; a time budget counts all of a run's rounds."""
+    assert run_one(time_budget=1e-9, checkpoint=tmp_path / "run").history["ended"].tolist() == ["time_budget"]
+    assert run_one(time_budget=1e-9, checkpoint=tmp_path / "run", resume=True).rounds == 1
+    more = run_one(time_budget=1e9, patience=4, checkpoint=tmp_path / "run", resume=True)
+    wanted = run_one(patience=4)
+    assert more.rounds == wanted.rounds > 1
+    assert more.history["ended"].tolist()[-1] == "patience"
+    assert more.history["ended"].iloc[:-1].isna().all()
+    np.testing.assert_array_equal(more.history["global_accuracy"], wanted.history["global_accuracy"])
+
+
 def test_a_run_that_came_to_its_last_round_gets_more_of_them(tmp_path):
     run_one(rounds=2, patience=30, checkpoint=tmp_path / "run")
     more = run_one(rounds=4, patience=30, checkpoint=tmp_path / "run", resume=True)

@@ -20,6 +20,9 @@ from fedbc.errors import InputError
 
 Params = Any
 
+ROUNDING = 1e-5
+"""How far from the set a model of it may be, relative to the diameter."""
+
 
 class Domain(ABC):
     """A compact convex set of models."""
@@ -27,6 +30,11 @@ class Domain(ABC):
     @abstractmethod
     def project(self, w: Params) -> Params:
         """The nearest model of the set."""
+
+    def holds(self, w: Params) -> bool:
+        """Whether a model is one of the set, up to rounding."""
+        far = trees.sqdist(self.project(w), w)
+        return float(far) <= (ROUNDING * self.diameter(trees.size(w))) ** 2
 
     @abstractmethod
     def described(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 Every epoch shows every example once, so the mean over the batches of the first epoch, weighted by their sizes, is the
 mean over the device's examples. It costs one evaluation a batch of the first epoch, and nothing in later epochs.
+Where local training is shorter than an epoch, it is the mean over the batches that it saw.
 (Under augmentation or dropout it is the mean over that epoch's random draws.)
 """
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedbc import checks, named
 from fedbc.errors import InputError
@@ -86,6 +87,17 @@ def schedule_from(what: str, value: GivenSchedule) -> Schedule | None:
     if not isinstance(value, str | Mapping):
         raise InputError(f"{what}={value!r} is not accepted: give a name such as 'cosine', or a function of the round")
     return named.call(what, value, SCHEDULES)
+
+
+def check_factors(what: str, schedule: Schedule, rounds: int) -> None:
+    """Raise an InputError if a rate would be multiplied by what is no number from 0 on, in any round of a run."""
+    factors = jax.jit(lambda all: jax.lax.map(lambda t: jnp.asarray(schedule(t), float), all))(jnp.arange(rounds))
+    bad = np.flatnonzero(~(np.isfinite(factors) & (factors >= 0)))
+    if len(bad):
+        raise InputError(
+            f"{what} is not accepted: for round {bad[0] + 1} it gives {float(factors[bad[0]]):g}; "
+            "give a function of the number of rounds done before, to finite numbers >= 0"
+        )
 
 
 def _checked(what: str, function: Schedule) -> Schedule:

@@ -35,7 +35,9 @@ from fedbc.simulation import draw_curves
     "--out", type=click.Path(path_type=Path), help="Folder for the results; a new one below runs/ if not given."
 )
 @click.option(
-    "--resume", type=click.Path(path_type=Path), help="Go on with a run from its folder; --rounds may extend it."
+    "--resume",
+    type=click.Path(path_type=Path),
+    help="Go on with a run from its folder; --rounds, --target-accuracy, --patience and --time-budget may change.",
 )
 @click.option("--checkpoint-every", default=20, show_default=True, help="Keep the whole state every so many rounds.")
 @tracking.options
@@ -93,7 +95,8 @@ def run_command(
         how |= {"ray": ray, "machines": placed}
         stack.enter_context(_stopping(parent))
         if resume is not None:
-            results = runs.resume(parent, rounds=options.given(values, "run", "").get("rounds"), **how)
+            changed = options.given(values, "run", "")
+            results = runs.resume(parent, rounds=changed.pop("rounds", None), ending=changed, **how)
         else:
             results = runs.run_methods(list(specs.values()), parent, **how)
     if not world.leads:  # the first machine shows and draws what there is
@@ -149,7 +152,8 @@ def _overlaid(base: Any, part: str, named: dict[str, Any], values: Any, data: An
 
 def _refuse_changes(others: dict[str, Any], values: dict[str, Any]) -> None:
     changed = [name for name, value in others.items() if value]
-    changed += [f.spelling for f in options.FLAGS if values.get(f.key) is not None and f.key != "run__rounds"]
+    may = {f"run__{name}" for name in ("rounds", *runs.ENDING)}
+    changed += [f.spelling for f in options.FLAGS if values.get(f.key) is not None and f.key not in may]
     if changed:
         raise InputError(f"{changed[0]} cannot be given with --resume: a resumed run keeps its specification")
 

@@ -25,6 +25,7 @@ _KINDS = {
     "float": "NUMBER",
     "str": "TEXT",
     "Sequence[float]": "LIST",
+    "Sequence[int]": "LIST",
     "Sequence[str]": "LIST",
     "FineTune": "NAME=VALUE,…",
     "Mapping[str, Any]": "NAME=VALUE,…",

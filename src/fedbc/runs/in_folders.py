@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -16,9 +16,12 @@ from fedbc.runs import on_machines
 from fedbc.runs.execute import begin, execute_in
 from fedbc.runs.outcome import CallEachRound, Observer, Row
 from fedbc.runs.spec import Problem, RunSpec
+from fedbc.simulation.ending import Ending
 from fedbc.simulation.result import Result, RunFolder
 from fedbc.trackers import Tracker
 
+ENDING = tuple(field.name for field in fields(Ending))
+"""What may be another than before when a run is gone on with, beside the rounds."""
 Jobs = Mapping[str, tuple[RunFolder, RunSpec]]
 """A folder and a specification for each method's name."""
 Track = Callable[[RunFolder, RunSpec], Sequence[Tracker]]
@@ -70,10 +73,13 @@ def run_methods(specs: Sequence[RunSpec], out: str | Path | None = None, **how: 
         )
 
 
-def resume(folder: str | Path, *, rounds: int | None = None, **how: Unpack[How]) -> dict[str, Result]:
+def resume(
+    folder: str | Path, *, rounds: int | None = None, ending: Mapping[str, Any] | None = None, **how: Unpack[How]
+) -> dict[str, Result]:
     """Go on with the run of a folder, or with all runs in it, to the same bits as without the interruption.
 
     rounds: how many in all; as the runs' specifications say if not given. For the rest see `run`.
+    ending: `target_accuracy`, `patience` or `time_budget`, where they are to be others than the specifications say.
     """
     parent = Path(folder)
     if not parent.is_dir():
@@ -82,7 +88,9 @@ def resume(folder: str | Path, *, rounds: int | None = None, **how: Unpack[How])
     if not folders:
         raise InputError(f"resume={str(folder)!r} is not a run folder: it has no spec.json")
     specs = {found: RunSpec.from_dict(found.read_spec()) for found in folders}
-    more = {} if rounds is None else {"rounds": rounds}
+    for name in ending or {}:
+        checks.choice("ending", name, ENDING)
+    more = {**(ending or {}), **({} if rounds is None else {"rounds": rounds})}
     jobs = {
         str(spec.algorithm["name"]): (found, replace(spec, run={**spec.run, **more})) for found, spec in specs.items()
     }

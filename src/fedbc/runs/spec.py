@@ -20,6 +20,7 @@ from fedbc.data.files import VARIABLE as DATA_PLACE
 from fedbc.errors import InputError, unknown
 from fedbc.runs import own
 from fedbc.runs.catalog import Entry, entry
+from fedbc.simulation.amounts import canonical
 from fedbc.simulation.settings import Settings
 from fedbc.simulation.simulate import simulate
 from fedbc.simulation.telling import data_name
@@ -77,6 +78,9 @@ class RunSpec:
         run = {k: None if v == "none" and "None" in str(RUN_OPTIONS[k].annotation) else v for k, v in self.run.items()}
         if isinstance(run.get("evaluate"), str):  # a word by itself is a list of one
             run["evaluate"] = [run["evaluate"]]
+        for name in ("epochs", "steps"):  # a pair is a draw, which JSON and TOML would take for a list of two
+            if isinstance(run.get(name), tuple):
+                run[name] = canonical(name, run[name])
         object.__setattr__(self, "run", run)
 
     def _fit_model(self, wanted: Entry) -> None:

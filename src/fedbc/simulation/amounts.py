@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -29,23 +30,25 @@ class OnePerDevice(tuple[Any, ...]):
 
 def canonical(name: str, value: Any) -> int | str | OnePerDevice:
     """An amount as settings keep it: a number, text for a draw, or one number per device."""
-    advice = f"{name}={value!r} is not accepted: give a number, one per device, or a draw such as '1-5'"
+    value = checks.from_array(value)
+    advice = f"{name}={value!r} is not accepted: give a whole number >= 1, one per device, or a draw such as '1-5'"
     if isinstance(value, str):
         found = re.fullmatch(r"\s*(\d+)\s*-\s*(\d+)\s*", value)
         if found is None:
             raise InputError(advice)
         value = (int(found[1]), int(found[2]))
-    if isinstance(value, np.ndarray):
-        value = value.tolist()
-    if isinstance(value, list | OnePerDevice):
-        return OnePerDevice(checks.integer(f"{name}[{i}]", v, at_least=1) for i, v in enumerate(value))
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and not isinstance(value, OnePerDevice):
         if len(value) != 2:
             raise InputError(f"{advice}; a list is one per device, a pair is a draw")
         low = checks.integer(f"{name}: the lower end of the draw", value[0], at_least=1)
         high = checks.integer(f"{name}: the upper end of the draw", value[1], at_least=low)
         return f"{low}-{high}"
-    return checks.integer(name, value, at_least=1)
+    if isinstance(value, Sequence):
+        numbers = (checks.from_array(v) for v in value)
+        return OnePerDevice(checks.integer(f"{name}[{i}]", v, at_least=1) for i, v in enumerate(numbers))
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise InputError(advice)
+    return int(value)
 
 
 def ends(amount: int | str | OnePerDevice) -> tuple[int, int]:

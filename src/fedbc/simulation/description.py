@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,11 @@ from fedbc.data.federation import Federation
 from fedbc.errors import InputError
 from fedbc.machines.world import Machines
 from fedbc.models.base import Model
+from fedbc.simulation.ending import Ending
 from fedbc.simulation.settings import Settings
+
+ENDINGS = {("run", field.name) for field in dataclasses.fields(Ending)}
+"""Arguments that say when a run ends."""
 
 
 def describe_run(
@@ -53,14 +58,17 @@ def _crc(array: Any, value: int = 0) -> int:
 
 
 def check_same_run(file: Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """A checkpoint continues the same run only: algorithm, model, data and run must agree, versions need not."""
+    """A checkpoint continues the same run only: algorithm, model, data and run must agree, versions need not.
+
+    When a run is to end says nothing of its rounds: like their number, it may be another than before.
+    """
     for part in ("algorithm", "model", "data", "run"):
         old, new = stored.get(part, {}), _as_json(wanted[part])
         if part == "run":  # an argument that is newer than the checkpoint had its default
             defaults = _as_json(Settings().described())
             old = {key: value for key, value in defaults.items() if key in new} | old  # a deployment has fewer
         for key in sorted(old.keys() | new.keys()):
-            if old.get(key) != new.get(key):
+            if old.get(key) != new.get(key) and (part, key) not in ENDINGS:
                 raise InputError(
                     f"{file} belongs to another run: its {part} {key} is {old.get(key)!r}, here it is {new.get(key)!r}"
                 )

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedbc import storage
 from fedbc.algorithms.base import Algorithm
+from fedbc.algorithms.domains import Domain
 from fedbc.errors import InputError
 from fedbc.models.base import Model
 from fedbc.simulation.device import run_key
@@ -83,6 +84,23 @@ def origin(initial: Any, server: Any, store: DeviceStore) -> dict[str, Any]:
     for array in jax.tree.leaves((server, store.devices, store.stacks)):
         value = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, value)
     return {"initial": f"{value:08x}"}
+
+
+def check_states(domain: Domain, algorithm: Algorithm, server: Any, store: DeviceStore) -> None:
+    """Raise an InputError unless the models of a run that is gone on with lie in the set.
+
+    None is projected: where the server keeps sums of what devices sent, the two would no longer agree.
+    """
+    local = jax.vmap(algorithm.local_model)(store.stacks)
+    models = {f"local model of device {device}": number for number, device in enumerate(store.devices.tolist())}
+    outside = [whose for whose, i in models.items() if not domain.holds(jax.tree.map(lambda a, i=i: a[i], local))]
+    if not domain.holds(algorithm.global_model(server)):
+        outside.insert(0, "global model")
+    if outside:
+        raise InputError(
+            f"initial brings a {outside[0]} outside of domain={domain.described()!r}: give that run the domain, too, "
+            "or begin with its global_model alone, which is projected"
+        )
 
 
 def _from_folder(folder: RunFolder, algorithm: Algorithm, like: Any) -> Start:

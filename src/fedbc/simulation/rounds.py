@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedbc import data, runtime, storage
 from fedbc.algorithms.base import INFO, Algorithm
 from fedbc.algorithms.domains import check_domain
+from fedbc.algorithms.solver import Rate
 from fedbc.data.federation import Federation
 from fedbc.errors import Diverged, InputError, Interrupted, MachineLost
 from fedbc.machines.joining import here
@@ -28,12 +30,13 @@ from fedbc.simulation.diagnostics import Diagnostics, RoundReport
 from fedbc.simulation.ending import COLUMN, Reason
 from fedbc.simulation.engine import Engine
 from fedbc.simulation.evaluation import Evaluator, Row, all_duals
-from fedbc.simulation.initial import Start, draw_parameters, origin, read_start
+from fedbc.simulation.initial import Start, check_states, draw_parameters, origin, read_start
 from fedbc.simulation.interrupt import patient_interrupt
 from fedbc.simulation.lanes import Lanes
 from fedbc.simulation.result import Result, State
 from fedbc.simulation.schedule import NOISE, Batching, Plan, Planner, Plans
 from fedbc.simulation.settings import Settings
+from fedbc.simulation.stopping import RESIDUAL
 from fedbc.simulation.store import DeviceStore
 from fedbc.simulation.training import Trained, Training, training
 from fedbc.simulation.unseen import Unseen
@@ -99,6 +102,8 @@ class Simulation:
         self.store = DeviceStore(self.engine.shapes.device, federation.devices)
         if start.state is not None:
             self._take_over(start.state)
+            if domain is not None:
+                check_states(domain, algorithm, self.server, self.store)
         self.train_data = lanes.put(batches.host_data(federation.train, federation.shared))
         self.training: Training
         if debug:
@@ -192,6 +197,7 @@ class Simulation:
             contextlib.closing(self.training),
             self._explained_loss(checkpoint),
         ):
+            self._reopen(rounds)
             while self.round < rounds and not self._ended():
                 late = self._is_late()
                 try:
@@ -237,10 +243,13 @@ class Simulation:
             return False
         return bool(self.machines.any(self.settings.ending.is_over_time(self.history))[0])
 
-    def _ended(self) -> bool:
-        """Whether the run has ended for good: one that came to its last round may get more of them."""
-        if self.history and self.history[-1].get(COLUMN) == Reason.ROUNDS:
+    def _reopen(self, rounds: int) -> None:
+        """Say anew whether a run that goes on has ended: it may get more rounds, or more time than before."""
+        if self.history and self.history[-1].get(COLUMN) not in (None, Reason.CALLBACK):
             del self.history[-1][COLUMN]
+            self._end(rounds)
+
+    def _ended(self) -> bool:
         return bool(self.history) and COLUMN in self.history[-1]
 
     def _train(self, number: int, ahead: int) -> list[Ready]:
@@ -273,7 +282,7 @@ class Simulation:
         if not self.machines.alone:
             devices, examples, values = self._all_reports(plan.round, devices, examples, values)
         names = self.engine.shapes.info
-        must_be_finite = values[:, [names.index(name) for name in INFO]]
+        must_be_finite = values[:, [i for i, name in enumerate(names) if name in (*INFO, RESIDUAL)]]
         if not np.isfinite(must_be_finite).all():
             first = np.argmin(np.isfinite(must_be_finite).all(1))
             raise self._diverged(plan.round, int(devices[first]))
@@ -312,6 +321,8 @@ class Simulation:
         whose = f"on {self.federation.device_said(device)}" if device is not None else "in the global model"
         lr = getattr(self.algorithm, "lr", None)
         advice = f"try a smaller rate than lr={lr:g}" if lr is not None else "try a smaller rate"
+        if self.settings.solver.factors(jnp.asarray(number)).get(Rate.LOCAL) == 0:
+            advice = "lr_schedule makes the rate 0 in this round, and a method that divides by it needs more than 0"
         kept = f"the state after round {number - 1} is kept" if number > 1 else "no round was completed"
         message = f"training diverged in round {number} {whose}: a value is not finite; {kept}; {advice}"
         return Diverged(message, round=number, device=device)

@@ -17,7 +17,7 @@ from fedbc.algorithms.finetune import FineTune
 from fedbc.algorithms.keeping import Keeping
 from fedbc.algorithms.optimizers import OWN, Given, describe, optimizer_from
 from fedbc.algorithms.ranges import Limits
-from fedbc.algorithms.schedules import GivenSchedule, completed, schedule_from
+from fedbc.algorithms.schedules import GivenSchedule, check_factors, completed, schedule_from
 from fedbc.algorithms.secured import Parts, Secured
 from fedbc.algorithms.solver import Solver
 from fedbc.algorithms.statistics import with_statistics
@@ -119,6 +119,9 @@ class Settings:
     def completed(self, rounds: int) -> Settings:
         """With what depends on the number of rounds of the run."""
         schedules: dict[str, Any] = {name: completed(name, getattr(self, name), rounds) for name in SCHEDULED}
+        for name, schedule in schedules.items():
+            if callable(schedule):  # those by name are known to be good
+                check_factors(name, schedule, rounds)
         return dataclasses.replace(self, **schedules)
 
     @functools.cached_property

@@ -25,7 +25,8 @@ from fedbc.simulation import batches
 from fedbc.simulation.schedule import Batching
 
 Array = jax.Array
-TOLD = ("steps", "residual", "checks")
+RESIDUAL = "residual"
+TOLD = ("steps", RESIDUAL, "checks")
 """What a device tells: the steps that it took, ‖∇L_i‖² where it ended, and how often it was measured."""
 
 
@@ -84,4 +85,4 @@ class Until:
         none = jnp.zeros_like(context.steps)
         start = carry, none, jnp.asarray(jnp.inf, float), none
         carry, steps, last, number = jax.lax.while_loop(goes_on, turn, start)
-        return algorithm.count_steps(carry, steps), {"steps": steps, "residual": last, "checks": number}
+        return algorithm.count_steps(carry, steps), {"steps": steps, RESIDUAL: last, "checks": number}
