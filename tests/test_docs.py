@@ -1,5 +1,6 @@
 """The documentation keeps up with the code: names, links and options; tests/site runs its snippets."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 import fedbc
 from fedbc.algorithms import ALGORITHMS
+from fedbc.algorithms.solver import Part
 from fedbc.cli.main import fedbc as commands
 from fedbc.simulation import metrics
 
@@ -37,6 +39,25 @@ def test_every_column_is_documented(small, tiny_model):
     for column in result.history.columns.difference(["round", "seconds", "train_seconds", "local_loss"]):
         assert f"`{column}`" in text
         assert column in metrics.__doc__
+
+
+def test_what_a_method_takes_of_local_training_is_as_documented():
+    """The table by method: a cell is yes, no, or the argument of the method with which it is yes."""
+    rows = re.findall(r"^\| ((?:`\w+`,? ?)+)\|(.*)\|$", (ROOT / "docs" / "local-training.md").read_text(), re.MULTILINE)
+    told = {}
+    for names, cells in rows:
+        found = [cell.strip() for cell in cells.split("|")]
+        told |= dict.fromkeys(re.findall(r"`(\w+)`", names), found) if len(found) == 6 else {}
+    assert told.keys() == ALGORITHMS.keys()
+    parts = ["optimizer", "keep_optimizer", "clip", "weight_decay", "epsilon", "domain"]
+    settings = {"with `lipschitz`": {"lipschitz": 1.0}, 'with `option="I"`': {"option": "I"}}
+    for name, (*cells, schedules) in told.items():
+        for part, cell in zip(parts, [*cells[:2], cells[2], *cells[2:]], strict=True):
+            assert (ALGORITHMS[name]().refuses(Part(part)) is None) == (cell == "yes"), (name, part)
+            if cell not in ("yes", "no"):
+                assert ALGORITHMS[name](**settings[cell]).refuses(Part(part)) is None
+        rates = {field.metadata.get("rate") for field in dataclasses.fields(ALGORITHMS[name])} - {None}
+        assert schedules.split(", ") == sorted(rates, reverse=True), name
 
 
 def test_options_in_the_documentation_exist():
