@@ -14,6 +14,7 @@ import pytest
 
 from fedbc import InputError
 from fedbc.data import encode, from_frame, picture, pooled, subset
+from fedbc.errors import Notice
 from fedbc.flower import one_device
 
 
@@ -95,7 +96,8 @@ def test_frames_of_other_libraries_give_the_same_federation(turn: Any) -> None:
 def test_words_that_training_never_saw_are_none_of_those_that_it_saw() -> None:
     frame = clinics()
     new = frame.head(2).assign(scanner="newest")
-    x = encode(made(frame).encoding, new)
+    with pytest.warns(Notice, match="'newest' where training had 'new', 'old', nothing: 2 of 2 rows"):
+        x = encode(made(frame).encoding, new)
     assert x[:, 3:].tolist() == [[0, 0, 0], [0, 0, 0]]
     with pytest.raises(InputError, match="column='age' is unknown"):
         encode(made(frame).encoding, new.drop(columns="age"))

@@ -10,10 +10,11 @@ from fedbc.data.meaning import Meaning
 from fedbc.data.mnist import mnist
 from fedbc.data.partition import from_partition
 from fedbc.data.picture import class_counts, picture
-from fedbc.data.reading import read, read_table, rows_of_devices
+from fedbc.data.reading import read, rows_of_devices
 from fedbc.data.shakespeare import OtherEditionWarning, shakespeare
 from fedbc.data.splits import measured_examples, of_run, resplit, trained_on
 from fedbc.data.synthetic import synthetic
+from fedbc.data.tables import read_table
 from fedbc.data.unseen import apart, unseen_devices
 from fedbc.data.validation import held_out
 

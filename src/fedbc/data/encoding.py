@@ -130,15 +130,18 @@ def _fit_numbers(parts: Sequence[Columns], names: list[str]) -> list[Numbers]:
     if not names:
         return []
     matrices = [np.stack([part[name] for name in names], axis=1) for part in parts]
-    first = functools.reduce(operator.add, (sums(matrix) for matrix in matrices))
-    mean = first.total / np.maximum(first.count, 1)
-    # A second sum, about the mean that is now known: squares about 0 would lose all digits of, say, a year.
-    second = functools.reduce(operator.add, (sums((matrix - mean) ** 2) for matrix in matrices))
-    deviation = np.sqrt(second.total / np.maximum(second.count, 1))
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused below
+        first = functools.reduce(operator.add, (sums(matrix) for matrix in matrices))
+        mean = first.total / np.maximum(first.count, 1)
+        # A second sum, about the mean that is now known: squares about 0 would lose all digits of, say, a year.
+        second = functools.reduce(operator.add, (sums((matrix - mean) ** 2) for matrix in matrices))
+        deviation = np.sqrt(second.total / np.maximum(second.count, 1))
     rows = sum(map(len, matrices))
-    for name, count in zip(names, first.count, strict=True):
+    for name, count, spread in zip(names, first.count, deviation, strict=True):
         if count == 0:
-            raise InputError(f"column {name!r} has no values in the training rows: leave it out by drop={[name]!r}")
+            raise _has_no_values(name)
+        if not np.isfinite(spread):
+            raise InputError(f"column {name!r} has numbers too large to be computed with: scale it, or leave it out")
     deviation = np.where(deviation > 0, deviation, 1)  # the same value everywhere: all zeros, whatever we divide by
     return [
         Numbers(name, float(m), float(d), bool(count < rows))
@@ -149,9 +152,15 @@ def _fit_numbers(parts: Sequence[Columns], names: list[str]) -> list[Numbers]:
 def _fit_words(parts: Sequence[Columns], name: str) -> Words:
     counts = functools.reduce(operator.add, (collections.Counter(part[name].tolist()) for part in parts))
     words = sorted(word for word in counts if word is not None)
+    if not words:
+        raise _has_no_values(name)
     if len(words) > MOST_WORDS:
         raise InputError(
             f"column {name!r} has {len(words)} different words, as a text or an identifier has: leave it out by "
             f"drop={[name]!r}, or give it as fewer kinds"
         )
     return Words(name, (*words, None) if None in counts else tuple(words))
+
+
+def _has_no_values(name: str) -> InputError:
+    return InputError(f"column {name!r} has no values in the training rows: leave it out by drop={[name]!r}")

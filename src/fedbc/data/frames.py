@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from fedbc import checks
-from fedbc.data.encoding import Columns, Encoding, fit
+from fedbc.data.encoding import Columns, Encoding, Words, fit
 from fedbc.data.federation import Federation, Split, canonical, from_splits
 from fedbc.data.meaning import Meaning
 from fedbc.data.partition import by_id, divide
+from fedbc.data.rows import Rows, natural
+from fedbc.data.suspicious import look_at_columns, look_at_new_rows, look_at_test
 from fedbc.errors import InputError, unknown
 
 Array = np.ndarray
@@ -56,8 +56,11 @@ def from_frame(
     checks.integer("seed", seed, at_least=0)
     if task is not None:
         checks.choice("task", task, TASKS)
-    rows = _Rows.of("frame", frame)
-    separate = _Rows.of("test", test) if test is not None and not isinstance(test, str) else None
+    for what, given in (("features", features), ("drop", drop), ("categorical", categorical)):
+        if isinstance(given, str):
+            raise InputError(f"{what}={given!r} is not accepted: give a list of columns, such as {[given]!r}")
+    rows = Rows.of("frame", frame)
+    separate = Rows.of("test", test) if test is not None and not isinstance(test, str) else None
     mark = test if isinstance(test, str) else None
     chosen = _features(rows, label, device, mark, features, drop)
     for wanted in categorical:
@@ -69,7 +72,8 @@ def from_frame(
     labels: list[Array]
     if separate is not None:
         train, tested = parts, _rows_of(separate.words(device, "device"), names)
-        test_values = separate.columns(chosen, categorical, like=values)
+        as_words = {name: column.dtype == object for name, column in values.items()}
+        test_values = separate.columns(chosen, categorical, as_words)
         labels, classes = _labels(rows, label, task, separate)
     else:
         halves = _halves(rows, parts, names, mark, test_share, seed)
@@ -78,9 +82,12 @@ def from_frame(
         both, classes = _labels(rows, label, task)
         labels = [both[0], both[0]]
     encoding = fit([{c: values[c][part] for c in chosen} for part in train], label, device)
+    look_at_columns(values, labels[0], parts, len(classes))
+    splits = _encoded(encoding, values, labels[0], train), _encoded(encoding, test_values, labels[1], tested)
+    if separate is not None:
+        look_at_test(*splits)
     return from_splits(
-        _encoded(encoding, values, labels[0], train),
-        _encoded(encoding, test_values, labels[1], tested),
+        *splits,
         classes=len(classes) if classes else None,
         name=name,
         device_names=tuple(names),
@@ -91,16 +98,16 @@ def from_frame(
 
 def encode(encoding: Encoding, frame: Any) -> Array:
     """The model's input for the rows of a new table with the same columns; others may be there and are passed over."""
-    rows = _Rows.of("table", frame)
-    words = [c.name for c in encoding.columns if hasattr(c, "words")]
-    for column in encoding.columns:
-        rows.need(column.name)
-    return canonical(encoding.encode(rows.columns([c.name for c in encoding.columns], words)))
+    rows = Rows.of("table", frame)
+    as_words = {column.name: isinstance(column, Words) for column in encoding.columns}
+    columns = rows.columns(list(as_words), (), as_words)
+    look_at_new_rows(encoding, columns)
+    return canonical(encoding.encode(columns))
 
 
 def labelled(encoding: Encoding, frame: Any, classes: Sequence[str]) -> tuple[Array, Array]:
     """The devices and the labels of a new table's rows, the labels as numbers."""
-    rows = _Rows.of("data", frame)
+    rows = Rows.of("data", frame)
     return rows.words(encoding.device, "device"), _known_labels(rows, encoding, classes)
 
 
@@ -125,7 +132,7 @@ def from_own_table(
     if meaning.encoding is None:
         raise InputError("meaning says nothing of columns: give that of a federation from a table")
     encoding, name = meaning.encoding, meaning.device_label(meaning.device_number(device, len(meaning.device_names)))
-    rows = _Rows.of("table", frame)
+    rows = Rows.of("table", frame)
     if encoding.device in rows.names:
         others = set(rows.words(encoding.device, "device")) - {name}
         if others:
@@ -146,7 +153,7 @@ def from_own_table(
     )
 
 
-def _known_labels(rows: _Rows, encoding: Encoding, classes: Sequence[str]) -> Array:
+def _known_labels(rows: Rows, encoding: Encoding, classes: Sequence[str]) -> Array:
     if not classes:
         rows.words(encoding.label, "label")  # none may be missing
         return canonical(rows.numbers(encoding.label)[:, None])
@@ -159,126 +166,16 @@ def _known_labels(rows: _Rows, encoding: Encoding, classes: Sequence[str]) -> Ar
 
 def device_words(encoding: Encoding, frame: Any) -> list[str | None]:
     """The devices of a new table's rows; None where it does not say."""
-    return _Rows.of("table", frame).kinds(encoding.device).tolist()
+    return Rows.of("table", frame).kinds(encoding.device).tolist()
 
 
 def owners_of(frame: Any, device: str) -> Array:
     """Whose each row of a table is, by name."""
-    return _Rows.of("table", frame).words(device, "device")
-
-
-def natural(name: str) -> list[Any]:
-    """Sorts clinic 2 before clinic 10."""
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
-
-
-class _Rows:
-    """A table behind narwhals, its columns checked."""
-
-    def __init__(self, what: str, frame: Any) -> None:
-        self.what, self.frame = what, frame
-
-    @classmethod
-    def of(cls, what: str, frame: Any) -> _Rows:
-        import narwhals as nw  # not at the top: whose data are arrays does without
-
-        try:
-            rows = nw.from_native(frame, eager_only=True)
-        except TypeError:
-            raise InputError(
-                f"{what} of type {type(frame).__name__} is not accepted: give a frame of pandas, Polars or PyArrow"
-            ) from None
-        except ValueError as error:  # such as two columns of one name
-            raise InputError(f"{what} is not accepted: {str(error).splitlines()[0]}") from None
-        if len(rows) == 0:
-            raise InputError(f"{what} has no rows")
-        return cls(what, rows)
-
-    @property
-    def names(self) -> list[str]:
-        return list(self.frame.columns)
-
-    def need(self, name: str) -> Any:
-        if name not in self.names:
-            raise unknown(f"{self.what}: column", name, self.names)
-        return self.frame[name]
-
-    def is_numeric(self, name: str) -> bool:
-        return bool(self.frame.schema[name].is_numeric())
-
-    def is_words(self, name: str) -> bool:
-        import narwhals as nw
-
-        kind = self.frame.schema[name]
-        return kind in (nw.String, nw.Categorical, nw.Enum, nw.Boolean) or isinstance(kind, nw.Enum)
-
-    def numbers(self, name: str) -> Array:
-        """A column as float64, NaN for what is missing."""
-        import narwhals as nw
-
-        values = np.asarray(self.need(name).cast(nw.Float64).to_numpy(), float)
-        if np.isinf(values).any():
-            row = int(np.flatnonzero(np.isinf(values))[0])
-            raise InputError(f"{self.what}: column {name!r} has an infinite value in row {row}: all must be finite")
-        return values
-
-    def kinds(self, name: str) -> Array:
-        """A column as words, None for what is missing."""
-        import narwhals as nw
-
-        column = self.need(name)
-        if self.is_numeric(name):
-            values: list[Any] = [
-                None if v != v else f"{v:g}" if v != int(v) else str(int(v)) for v in self.numbers(name)
-            ]
-        else:
-            values = [None if v is None or v != v else str(v) for v in column.cast(nw.String).to_list()]
-        out = np.empty(len(values), object)
-        out[:] = values
-        return out
-
-    def words(self, name: str, role: str) -> Array:
-        """A column as words none of which is missing, and no two of which look alike."""
-        values = self.kinds(name)
-        lacking = [i for i, v in enumerate(values) if v is None or not v.strip()]
-        if lacking:
-            raise InputError(
-                f"{self.what}: the {role}'s column {name!r} is empty in {len(lacking)} of {len(values)} rows, first in "
-                f"row {lacking[0]}: every row needs one"
-            )
-        alike = defaultdict(set)
-        for value in set(values):
-            alike[" ".join(value.split()).casefold()].add(value)
-        for same in alike.values():
-            if len(same) > 1:
-                raise InputError(
-                    f"{self.what}: the {role}'s column {name!r} has {sorted(same)}, which differ only by case or "
-                    "spaces: write them alike"
-                )
-        return values
-
-    def columns(
-        self, names: Sequence[str], categorical: Sequence[str], like: Columns | None = None
-    ) -> dict[str, Array]:
-        """Features: numbers as float64, words as objects; of the kinds of `like`, if it is given."""
-        found = {}
-        for name in names:
-            self.need(name)
-            as_words = like[name].dtype == object if like is not None else name in categorical or self.is_words(name)
-            if as_words:
-                found[name] = self.kinds(name)
-            elif self.is_numeric(name):
-                found[name] = self.numbers(name)
-            else:
-                raise InputError(
-                    f"{self.what}: column {name!r} is of type {self.frame.schema[name]}, not numbers or words: "
-                    f"turn it into one of these, or leave it out by drop={[name]!r}"
-                )
-        return found
+    return Rows.of("table", frame).words(device, "device")
 
 
 def _features(
-    rows: _Rows, label: str, device: str, mark: str | None, features: Sequence[str] | None, drop: Sequence[str]
+    rows: Rows, label: str, device: str, mark: str | None, features: Sequence[str] | None, drop: Sequence[str]
 ) -> list[str]:
     special = [label, device, *([mark] if mark is not None else [])]
     for name in (*special, *(features or ()), *drop):
@@ -298,7 +195,7 @@ def _features(
 
 
 def _halves(
-    rows: _Rows, parts: list[Array], names: list[str], mark: str | None, share: float, seed: int, first: int = 0
+    rows: Rows, parts: list[Array], names: list[str], mark: str | None, share: float, seed: int, first: int = 0
 ) -> list[tuple[Array, Array]]:
     """Each device's rows for training and for testing; `first` is the first one's number."""
     if mark is None:
@@ -307,10 +204,12 @@ def _halves(
     for part, name in zip(parts, names, strict=True):
         if is_test[part].all():
             raise InputError(f"device {name!r} has no training rows: all are marked by column {mark!r}")
+    if not is_test.any():
+        raise InputError(f"column {mark!r} marks no row to test on")
     return [(part[~is_test[part]], part[is_test[part]]) for part in parts]
 
 
-def _yes_or_no(rows: _Rows, name: str) -> Array:
+def _yes_or_no(rows: Rows, name: str) -> Array:
     words = {
         "true": True,
         "false": False,
@@ -335,9 +234,7 @@ def _rows_of(owners: Array, names: list[str]) -> list[Array]:
     return [np.flatnonzero(owners == name) for name in names]
 
 
-def _labels(
-    rows: _Rows, label: str, task: str | None, test: _Rows | None = None
-) -> tuple[list[Array], tuple[str, ...]]:
+def _labels(rows: Rows, label: str, task: str | None, test: Rows | None = None) -> tuple[list[Array], tuple[str, ...]]:
     """The labels as numbers, of the training table and of the test table if there is one; and the classes' names."""
     tables = [rows] if test is None else [rows, test]
     task = task or _task(rows, label)
@@ -353,6 +250,11 @@ def _labels(
     classes = sorted(set(found[0]), key=natural)
     if len(classes) < 2:
         raise InputError(f"label {label!r} is {classes[0]!r} in every row: there is nothing to learn")
+    if 2 * len(classes) > len(found[0]) > MANY_CLASSES:
+        raise InputError(
+            f"label {label!r} has {len(classes)} different values in {len(found[0])} rows, as a text or an identifier "
+            "has: there is nothing to learn of most"
+        )
     place = {name: i for i, name in enumerate(classes)}
     strange = sorted(set(found[-1]) - set(classes))
     if strange:
@@ -360,7 +262,7 @@ def _labels(
     return [np.asarray([place[v] for v in values], np.int32) for values in found], tuple(classes)
 
 
-def _task(rows: _Rows, label: str) -> str:
+def _task(rows: Rows, label: str) -> str:
     if not rows.is_numeric(label):
         return "classification"
     values = rows.numbers(label)

@@ -14,9 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedbc.data.federation import Federation, Shared
-from fedbc.data.frames import from_frame, natural, owners_of
+from fedbc.data.frames import from_frame, owners_of
 from fedbc.data.meaning import Meaning
 from fedbc.data.partition import by_id, from_partition
+from fedbc.data.rows import natural
+from fedbc.data.tables import TABLES, read_table
 from fedbc.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
-TABLES = (".csv", ".tsv", ".parquet")
 ARRAYS = ".npz"
 DETAILS = ".toml"
 
@@ -126,7 +127,7 @@ def checksum_of(*paths: str | None) -> str:
     """Tells files, and folders of files, apart by what is in them, wherever they lie."""
     digest = hashlib.sha256()
     for path in [Path(p).expanduser() for p in paths if p is not None]:
-        for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
+        for file in [p for p in visible(path, "**/*") if p.is_file()] if path.is_dir() else [path]:
             try:
                 # A file's own name says nothing; within a folder the names are those of devices and classes.
                 inner = file.relative_to(path).as_posix()
@@ -135,25 +136,6 @@ def checksum_of(*paths: str | None) -> str:
             except OSError as error:
                 raise InputError(f"{file} cannot be read ({error.strerror})") from None
     return digest.hexdigest()[:16]
-
-
-def read_table(path: Path) -> pd.DataFrame:
-    """One file with a table."""
-    import pandas as pd
-
-    if not path.is_file():
-        raise InputError(f"{path} does not exist, or is not a file")
-    try:
-        if path.suffix.lower() == ".parquet":
-            return pd.read_parquet(path)
-        frame = pd.read_csv(path, sep="\t" if path.suffix.lower() == ".tsv" else ",", low_memory=False)
-        if len(frame.columns) == 1 and ";" in str(frame.columns[0]):  # as spreadsheets write where commas mark decimals
-            frame = pd.read_csv(path, sep=";", decimal=",", low_memory=False)
-        return frame
-    except ImportError:
-        raise InputError(f"{path.name} needs PyArrow: pip install 'fedbc[parquet]'") from None
-    except (ValueError, OSError) as error:  # what pandas and PyArrow say of files that are none
-        raise InputError(f"{path} cannot be read as a table: {str(error).splitlines()[0]}") from None
 
 
 def rows_of_devices(meaning: Meaning, file: str, device: str | None = None) -> list[pd.DataFrame]:
@@ -185,8 +167,8 @@ def _table(path: Path, device: str | None) -> tuple[pd.DataFrame, str]:
             )
         if device is None:
             raise InputError(f"device is missing: say which column of {path.name} says whose row it is")
-        return read_table(path), device
-    files = sorted((p for p in path.iterdir() if p.suffix.lower() in TABLES), key=lambda p: natural(p.stem))
+        return read_table(path, [device]), device
+    files = sorted((p for p in visible(path, "*") if p.suffix.lower() in TABLES), key=lambda p: natural(p.stem))
     if not files:
         raise InputError(
             f"{path} holds neither tables ({', '.join(TABLES)}) nor folders of images (device/class/image)"
@@ -232,7 +214,7 @@ def _from_arrays(path: Path, share: Mapping[str, Any]) -> Federation:
 
 
 def _holds_images(path: Path) -> bool:
-    return path.is_dir() and any(p.suffix.lower() in IMAGES for p in path.glob("*/*/*"))
+    return path.is_dir() and any(p.suffix.lower() in IMAGES for p in visible(path, "*/*/*"))
 
 
 def _from_images(path: Path, side: int | None, share: Mapping[str, Any]) -> Federation:
@@ -241,13 +223,19 @@ def _from_images(path: Path, side: int | None, share: Mapping[str, Any]) -> Fede
         from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise InputError("images need Pillow: pip install 'fedbc[images]'") from None
-    files = sorted(p for p in path.glob("*/*/*") if p.suffix.lower() in IMAGES)
+    files = [p for p in visible(path, "*/*/*") if p.suffix.lower() in IMAGES]
+    elsewhere = [p for p in visible(path, "**/*") if p.suffix.lower() in IMAGES and p not in set(files)]
+    if elsewhere:
+        raise InputError(
+            f"{elsewhere[0]} is one of {len(elsewhere)} images that do not lie in device/class/ below {path}: move "
+            "them, or take them away"
+        )
     pictures: list[Array] = []
     for file in files:
         try:
             with Image.open(file) as image:
-                mode = "L" if image.mode in ("1", "L", "I;16") else "RGB"
-                taken = image.convert(mode) if side is None else image.convert(mode).resize((side, side))
+                plain = _in_bytes(image, file)
+                taken = plain if side is None else plain.resize((side, side))
                 pictures.append(np.asarray(taken, np.uint8).reshape(taken.height, taken.width, -1))
         except (UnidentifiedImageError, OSError) as error:
             raise InputError(f"{file} cannot be read as an image: {error}") from None
@@ -261,6 +249,27 @@ def _from_images(path: Path, side: int | None, share: Mapping[str, Any]) -> Fede
     owners = np.asarray([file.parent.parent.name for file in files])
     more = {"class_names": tuple(classes), "classes": len(classes), "decode": from_bytes}
     return _named(np.stack(pictures), y, owners, path.name, share, more)
+
+
+def _in_bytes(image: Any, file: Path) -> Any:
+    """A Pillow image with one byte per colour; Pillow itself would cut off deeper ones at 255."""
+    from PIL import Image
+
+    if image.mode in ("I;16", "I;16L", "I;16B", "I;16N"):
+        return Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise InputError(f"{file} has pixels of 32 bits, whose range is not known: save it with 8 or 16 bits")
+    return image.convert("L" if image.mode in ("1", "L") else "RGB")
+
+
+def visible(folder: Path, pattern: str) -> list[Path]:
+    """What lies in a folder, in order, but for what systems hide there; one that cannot be read is an InputError."""
+    try:
+        next(folder.iterdir(), None)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be read ({error.strerror})") from None
+    found = sorted(folder.glob(pattern))
+    return [p for p in found if not any(part.startswith(".") for part in p.relative_to(folder).parts)]
 
 
 def from_bytes(shared: Shared, x: jax.Array) -> jax.Array:

@@ -25,9 +25,9 @@ def table_loader(
 
     def load_data(device: int, context: Context) -> Federation:
         path = _path(device, context.node_config)
-        return from_own_table(
-            meaning, read_table(path), device, test_column=test_column, test_share=test_share, seed=seed
-        )
+        owner = [meaning.encoding.device] if meaning.encoding is not None else []
+        frame = read_table(path, owner)
+        return from_own_table(meaning, frame, device, test_column=test_column, test_share=test_share, seed=seed)
 
     return load_data
 

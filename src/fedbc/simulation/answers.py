@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from fedbc import storage
 from fedbc.data import Federation, encode
 from fedbc.data.federation import canonical
 from fedbc.data.frames import device_words, labelled
-from fedbc.errors import InputError
+from fedbc.errors import InputError, Notice
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -171,6 +172,15 @@ def answer_table(result: Result, frame: pd.DataFrame, device: Any, local: bool) 
             raise InputError(f"the table has no column {encoding.device!r}, which says whose model is to answer")
         owners = device_words(encoding, frame)
         whose = [owner if owner in names else None for owner in owners]
+        strange = [owner for owner, known in zip(owners, whose, strict=True) if known is None]
+        if strange:
+            said = "no device" if strange[0] is None else repr(strange[0])
+            warnings.warn(
+                f"{len(strange)} of {len(owners)} rows are of devices that the run did not have, first {said}: the "
+                "global model answers them",
+                Notice,
+                stacklevel=3,
+            )
     outputs = _row_by_row(asked, x, whose)
     told = frame.assign(prediction=asked.chosen(outputs))
     if asked.is_classification:
