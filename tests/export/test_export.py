@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +120,31 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert not (tmp_path / "runs" / "fedbc-clinics-1").exists()
     assert "holds no runs" in typed("runs", "m", "--delete", "--yes", code=2)
     assert (tmp_path / "m").exists()
+
+
+def test_a_run_that_diverged_is_not_passed_on_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    CLINICS.assign(dose=1e6 * np.linspace(-1, 1, len(CLINICS)) ** 3).to_csv("clinics.csv", index=False)
+    own = ["--data", "clinics.csv", "--label", "dose", "--device", "clinic"]
+    said = {}
+    for name, command in {
+        "run": ["run", "fedavg", *own, "--rounds", "40", "--lr", "3", "--quiet", "--out", "all/div"],
+        "export": ["export", "all/div", "--out", "m"],
+        "predict": ["predict", "all/div", "clinics.csv"],
+        "which": ["predict", "all", "clinics.csv"],
+        "number": ["export", "all/div", "--out", "n", "--device", "0"],
+    }.items():
+        with pytest.raises(SystemExit):
+            main(command)
+        said[name] = capsys.readouterr().err
+    assert "training diverged in round" in said["run"]
+    result = fedbc.load("all/div")
+    assert result.diverged in said["export"]
+    assert result.diverged in said["predict"]
+    assert f"Not for use: {result.diverged}" in Path("m/model-card.md").read_text()
+    assert result.diverged in repr(result)
+    assert html.escape(result.diverged) in result._repr_html_()
+    assert "give one of all/div" in said["which"]
+    assert "device='0' is unknown: choose one of" in said["number"]

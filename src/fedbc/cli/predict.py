@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
 import click
 
 import fedbc
 from fedbc import storage
 from fedbc.data import read_table
-from fedbc.errors import InputError
+from fedbc.errors import InputError, Notice
 from fedbc.export import export
+from fedbc.runs import RunFolder
 
 
 @click.command("predict", short_help="Answer the rows of a table with a run's models.")
@@ -32,8 +35,9 @@ def predict_command(run: Path, table: Path, device: str | None, local: bool, out
     """
     if device is not None and local:
         raise InputError("--device and --local cannot both be given")
-    result = fedbc.load(run)
-    frame = read_table(table)
+    result = _load(run)
+    encoding = result.meaning.encoding
+    frame = read_table(table, [encoding.device] if encoding is not None else [])
     told = result.answer_table(frame, device=device, local=local)
     text = told.to_csv(index=False)
     if out is None:
@@ -42,6 +46,18 @@ def predict_command(run: Path, table: Path, device: str | None, local: bool, out
         storage.refuse_existing(out)
         storage.write_atomically(out, text)
         print(f"Predictions: {out}")
+
+
+def _load(run: Path) -> fedbc.Result:
+    """A run to be used: one of several must be named, and one that diverged is told of."""
+    folder = RunFolder(run)
+    inner = [] if folder.is_one or not run.is_dir() else RunFolder.find(run)
+    if inner:
+        raise InputError(f"{run} is no run but holds some: give one of {', '.join(str(r.path) for r in inner)}")
+    result = fedbc.load(run)
+    if result.diverged is not None:
+        warnings.warn(f"its models are those of round {result.rounds}: {result.diverged}", Notice, stacklevel=2)
+    return result
 
 
 @click.command("export", short_help="A run's model for others: safetensors, model card, PyTorch, ONNX.")
@@ -57,8 +73,8 @@ def export_command(run: Path, out: Path, device: str | None, torch: bool, onnx: 
     \b
     fedbc export runs/fedbc-clinics-1 --out model --onnx
     """
-    whose = int(device) if device is not None and device.isdigit() else device
-    result = fedbc.load(run)
-    whose = device if device in result.meaning.device_names else whose
+    result = _load(run)
+    by_number = device is not None and device.isdecimal() and not result.meaning.device_names
+    whose: Any = int(device) if device is not None and by_number else device
     for file in export(result, out, device=whose, torch=torch, onnx=onnx):
         print(file)

@@ -76,7 +76,8 @@ def _accuracy(result: Result, device: Any) -> str:
     lines = [heading, "| --- | ---: | ---: | ---: |"]
     for row in rows.to_dict("records"):
         cells = [_number(row.get(f"{kind}_{score}"), factor, unit) for kind in ("global", "local")]
-        lines.append(f"| {row['device']} | {row['examples']} | {cells[0]} | {cells[1]} |")
+        name = str(row["device"]).replace("|", r"\|")
+        lines.append(f"| {name} | {row['examples']} | {cells[0]} | {cells[1]} |")
     count = rows["examples"].to_numpy(float)
     total = [
         float(np.nansum(rows[c] * count) / count.sum()) if c in rows and count.sum() else None
@@ -108,6 +109,8 @@ def _limits(result: Result, device: Any) -> str:
         "- Devices sent models, not examples. That alone is no proof of privacy: models can give examples away. "
         "See fedbc.privacy.",
     ]
+    if result.diverged is not None:
+        lines.insert(0, f"- Not for use: {result.diverged}.")
     if device is not None:
         lines.append("- This model was fitted to one device: do not use it for others without a test of your own.")
     if rows.get("pooled"):

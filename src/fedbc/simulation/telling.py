@@ -36,12 +36,14 @@ def words(result: Result) -> str:
     """Two lines."""
     size = f"{result.rounds} rounds, {len(result.multipliers)} devices"
     told = [f"{label} {value}" for label, value in _numbers(result)]
-    return "\n".join([f"Result({title_of(result)}: {size})", *([f"  {', '.join(told)}"] if told else [])])
+    lines = [f"Result({title_of(result)}: {size})", *([f"  {', '.join(told)}"] if told else [])]
+    return "\n".join([*lines, *([f"  {result.diverged}"] if result.diverged else [])])
 
 
 def html(result: Result) -> str:
     """A table, and the curves where Matplotlib is there."""
     rows = [("rounds", str(result.rounds)), ("devices", str(len(result.multipliers))), *_numbers(result)]
+    rows += [("diverged", result.diverged)] if result.diverged else []
     body = "".join(f"<tr><th>{escaping.escape(k)}</th><td>{escaping.escape(v)}</td></tr>" for k, v in rows)
     title = escaping.escape(title_of(result))
     return f"<p><b>{title}</b></p><table><tbody>{body}</tbody></table>{_picture(result)}"
