@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedbc import storage
-from fedbc.errors import InputError
+from fedbc.errors import InputError, Notice
 
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 """Okabe and Ito's palette, readable by the colour-blind."""
@@ -79,9 +80,23 @@ def running_mean(values: Any, half: int = 4) -> np.ndarray:
     return (sums[places + reach + 1] - sums[places - reach]) / (2 * reach + 1)
 
 
-def save_figure(figure: Any, path: Path) -> Path:
-    """Write a figure of Matplotlib's in the format of the file's ending, atomically."""
+def as_it_is(text: str) -> str:
+    """A name for Matplotlib, to which what stands between dollars would be a formula."""
+    return text.replace("$", r"\$")
+
+
+def save_figure(figure: Any, path: Path, **more: Any) -> Path:
+    """Write a figure of Matplotlib's in the format of the file's ending, atomically; what its font lacks is told."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=path.suffix[1:] or "png", dpi=150)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        figure.savefig(buffer, format=path.suffix[1:].lower() or "png", dpi=150, **more)
+    letters = [w for w in found if "missing from font" in str(w.message)]
+    for other in (w for w in found if w not in letters):
+        warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
+    if letters:
+        warnings.warn(
+            f"{path}: the font lacks {len(letters)} letters of its names, drawn as boxes", Notice, stacklevel=2
+        )
     storage.write_atomically(path, buffer.getvalue())
     return path

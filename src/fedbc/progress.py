@@ -267,12 +267,12 @@ def _bars(*, enabled: bool) -> Progress:
             return Text("" if left is None else f"{duration(left)} left", style="progress.remaining")
 
     return Progress(
-        TextColumn("[bold]{task.description}"),
+        TextColumn("{task.description}", style="bold", markup=False),
         BarColumn(bar_width=20),
         Amount(),
         Speed(),
         Left(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
         console=Console(stderr=True),
         disable=not enabled,
     )

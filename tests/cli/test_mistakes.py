@@ -10,6 +10,7 @@ import pytest
 import fedbc
 from fedbc import progress, runs, storage
 from fedbc.cli.main import main
+from fedbc.cli.show import WITHOUT_RUNS
 from fedbc.errors import Notice
 
 QUICK = ["--rounds", "2", "--devices", "3", "--quiet"]
@@ -91,6 +92,26 @@ def test_warnings_of_others_stay_what_they_are(capsys):
     assert capsys.readouterr().err == "fedbc: warning: ours\n"
 
 
+NAMES = ("[/b]x", "$a_$", "<b>B</b>", "A|B", "../up", "007", "東京")
+
+
+def test_names_are_shown_as_they_are(cli, tmp_path):
+    """Brackets are no markup, dollars no formula, zeros before a number no decoration."""
+    rows = [f"{name},{i},{'$i_$' if i % 2 else '[red]'}" for name in NAMES for i in (3, 5, 8, 4, 7)]
+    (tmp_path / "t.csv").write_text("\n".join(["clinic,$x^$,ill", *rows]))
+    own = ["--label", "ill", "--device", "clinic"]
+    code, out, err = cli("data", "show", "t.csv", *own, "--out", "p.png")
+    assert code == 0
+    assert [name for name in (*NAMES, "$x^$", "[red]") if name not in out] == []
+    assert err == "fedbc: warning: p.png: the font lacks 2 letters of its names, drawn as boxes\n"
+    assert cli("run", "fedavg", "--data", "t.csv", *own, "--rounds", "1", "--out", "o[/b]")[0] == 0
+    assert "o[/b]" in cli("show", "o[/b]")[1]
+    answers = cli("predict", "o[/b]", "t.csv", "--local")[1]
+    assert [line.split(",")[-1] for line in answers.splitlines()[1:]] == [name for name in NAMES for _ in range(5)]
+    cli("export", "o[/b]", "--out", "m")
+    assert "| A\\|B | 1 |" in (tmp_path / "m" / "model-card.md").read_text()
+
+
 @pytest.fixture
 def small():
     return fedbc.models.logistic(60, 10), fedbc.data.synthetic(devices=3)
@@ -143,6 +164,13 @@ def test_show_says_what_a_folder_is_and_where_its_page_is(cli, tmp_path, mark, w
     out = cli("show", "x")[1]
     assert f"Page: x/{page}" in out
     assert ("Run it: fedbc run --config x/best.toml" in out) == (mark == "study.json")
+
+
+@pytest.mark.parametrize(("mark", "words", "see"), WITHOUT_RUNS)
+def test_show_says_what_a_folder_without_runs_is(cli, tmp_path, mark, words, see):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / mark).touch()
+    assert cli("show", "x") == (0, f"{words}\nSee: x/{see}\n", "")
 
 
 def test_show_says_that_a_run_diverged(cli):

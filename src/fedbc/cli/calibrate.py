@@ -123,10 +123,10 @@ def calibrate_command(
     if as_json:
         print(storage.to_json(_plain(calibrated)), end="")
     elif not quiet:
-        Console().print(*map(of_report, calibration_tables(calibrated)), sep="\n")
+        Console(markup=False).print(*map(of_report, calibration_tables(calibrated)), sep="\n")
         tell(calibrated.words, calibrated.report, calibrated.recommended)
         if calibrated.gives is Gives.PERSONAL:
-            Console().print("Then, with the run's folder: fedbc personalize RUN", highlight=False)
+            Console(markup=False).print("Then, with the run's folder: fedbc personalize RUN", highlight=False)
 
 
 def _plain(calibrated: Calibrated) -> dict[str, Any]:

@@ -124,18 +124,20 @@ def compare_command(
     if as_json:
         print(json.dumps(json.loads(storage.to_json(comparison.table.to_dict("records"))), indent=2))
     elif not quiet:
-        Console().print(tables.of_report(comparison.summary), comparison.summary.caption, sep="\n", highlight=False)
+        Console(markup=False).print(
+            tables.of_report(comparison.summary), comparison.summary.caption, sep="\n", highlight=False
+        )
         if (table := comparison.metrics_table) is not None:
-            Console().print(tables.of_report(table), table.caption, sep="\n", highlight=False)
+            Console(markup=False).print(tables.of_report(table), table.caption, sep="\n", highlight=False)
         for words in (*(f"Missing: {f}" for f in comparison.failures), *comparison.words):
-            Console().print(words, highlight=False)
+            Console(markup=False).print(words, highlight=False)
         for name in comparison.personal:
             own = comparison.advice[comparison.advice["method"] == name]
             table = advice_table(own, brief=True)
-            Console().print(
+            Console(markup=False).print(
                 f"From the global model of {name}:", tables.of_report(table), sentence(own), sep="\n", highlight=False
             )
-        Console(soft_wrap=True).print(
+        Console(soft_wrap=True, markup=False).print(
             f"Page: {page}\nFigures: {target / 'figures'}\nTables: {target / 'tables'}", highlight=False
         )
 

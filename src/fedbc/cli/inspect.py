@@ -62,7 +62,7 @@ def show_data(name: str, out: Path | None, **values: Any) -> None:
     said = {k: v for k, v in named.items() if k != "name"} | options.given(values, "data", named["name"])
     federation = entry("data", named["name"]).make(said)
     sizes = federation.train.sizes + federation.test.sizes
-    console = Console(soft_wrap=True)
+    console = Console(soft_wrap=True, markup=False)
     console.print(str(federation), highlight=False)
     smallest, median, largest = sizes.min(), int(np.median(sizes)), sizes.max()
     console.print(f"Examples per device: smallest {smallest}, median {median}, largest {largest}", highlight=False)
@@ -89,4 +89,4 @@ def _tell_own(console: Console, federation: Federation) -> None:
     console.print(table)
     if federation.encoding is not None:
         told = f"Predicts {federation.encoding.label!r} from: {', '.join(federation.encoding.features)}"
-        console.print(told, highlight=False, markup=False)
+        console.print(told, highlight=False)

@@ -64,8 +64,8 @@ def personalize_command(run: Path, quiet: bool, as_json: bool, **settings: Any) 
             print(storage.to_json(personalized.advice.to_dict("records")), end="")
         elif not quiet:
             table = advice_table(personalized.advice, brief=True)
-            Console().print(of_report(table), table.caption, personalized.words, sep="\n", highlight=False)
-            Console(soft_wrap=True).print(f"Page: {page}\nModels: {place}", highlight=False, markup=False)
+            Console(markup=False).print(of_report(table), table.caption, personalized.words, sep="\n", highlight=False)
+            Console(soft_wrap=True, markup=False).print(f"Page: {page}\nModels: {place}", highlight=False)
 
 
 def _personalize(folder: RunFolder, run: Path, settings: Mapping[str, Any], *, quiet: bool) -> Personalized:

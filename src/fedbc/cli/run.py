@@ -111,8 +111,8 @@ def run_command(
     if as_json:
         print(json.dumps({name: json.loads(storage.to_json(r.summary())) for name, r in results.items()}, indent=2))
     elif not quiet:
-        Console().print(tables.comparison(results), tables.explanation(results), sep="\n")
-        Console(soft_wrap=True).print(f"Curves: {curves}\nResults: {parent}", highlight=False, markup=False)
+        Console(markup=False).print(tables.comparison(results), tables.explanation(results), sep="\n")
+        Console(soft_wrap=True, markup=False).print(f"Curves: {curves}\nResults: {parent}", highlight=False)
 
 
 def specifications(

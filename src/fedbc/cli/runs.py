@@ -37,4 +37,4 @@ def runs_command(folder: Path, doomed: bool, yes: bool, as_json: bool) -> None:
     elif as_json:
         print(json.dumps(json.loads(storage.to_json(found.to_dict("records"))), indent=2))
     else:
-        Console(width=WIDE).print(tables.of_runs(found))
+        Console(width=WIDE, markup=False).print(tables.of_runs(found))

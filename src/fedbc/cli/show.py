@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 TUNING, CALIBRATION = "study.json", "results.jsonl"
 """Files by which the folders of `fedbc tune` and `fedbc calibrate` are known."""
 
+WITHOUT_RUNS = (
+    ("model-card.md", "An exported model (fedbc export).", "model-card.md"),
+    ("personalized.safetensors", "A model for each device of a run (fedbc personalize).", "index.html"),
+    ("superlink.sh", "An app for real devices (fedbc deploy init).", "README.md"),
+)
+"""Other folders, by a file of theirs: what they are, and what to look at."""
+
 
 @click.command("show", short_help="What a folder holds: runs, a comparison, a tuning, a calibration.")
 @click.argument("run", type=click.Path(path_type=Path))
@@ -53,20 +60,20 @@ def show_command(run: Path, metrics: str | None, as_json: bool) -> None:
             shown[name]["devices"] = rows.to_dict("records")
         print(storage.to_json(shown | {name: _standing(f) for name, f in begun.items()}), end="")
         return
-    console = Console()
-    wide = Console(soft_wrap=True)  # paths are never broken
+    console = Console(markup=False)
+    wide = Console(soft_wrap=True, markup=False)  # paths are never broken
     for line in about:
-        wide.print(line, highlight=False, markup=False)
+        wide.print(line, highlight=False)
     for name, result in results.items():
         _tell_run(console, name, result, brief=bool(about))
     for name, folder in begun.items():
-        wide.print(f"{name}: {_in_words(_standing(folder), folder)}", highlight=False, markup=False)
+        wide.print(f"{name}: {_in_words(_standing(folder), folder)}", highlight=False)
     if results:
         marked = {name if r.diverged is None else f"{name} (diverged)": r for name, r in results.items()}
         console.print(tables.comparison(marked))
         console.print(tables.explanation(results))
         if any(has_sums_only(result.devices) for result in results.values()):
-            wide.print(f"{SUMS_ONLY[0].upper()}{SUMS_ONLY[1:]}.", highlight=False, markup=False)
+            wide.print(f"{SUMS_ONLY[0].upper()}{SUMS_ONLY[1:]}.", highlight=False)
     for name, rows in measured.items():
         console.print(
             f"{name}, device by device:", tables.of_report(_device_table(rows, wanted)), sep="\n", highlight=False
@@ -97,6 +104,9 @@ def describe(folder: Path) -> list[str]:
         count = len(Lines(folder / CALIBRATION).read())
         done = f"A calibration of the tolerance (fedbc calibrate), {count} runs done."
         return [done, *_choice(folder, "recommended.toml")]
+    for mark, words, more in WITHOUT_RUNS:
+        if (folder / mark).exists():
+            return [words, f"See: {folder / more}"]
     return []
 
 
@@ -119,11 +129,11 @@ def _names(found: list[RunFolder], root: Path) -> dict[RunFolder, str]:
 
 def _tell_run(console: Console, name: str, result: Result, *, brief: bool) -> None:
     if not brief:
-        console.print(f"[bold]{name}[/bold]")
+        console.print(name, style="bold", highlight=False)
         for part, values in result.spec.items():
             console.print(f"  {part:<10}" + ", ".join(f"{k} = {v}" for k, v in values.items()), highlight=False)
     if result.diverged is not None:
-        console.print(f"  [bold]diverged[/bold]  {result.diverged}", highlight=False)
+        console.print(f"  diverged  {result.diverged}", highlight=False)
 
 
 def _standing(folder: RunFolder) -> dict[str, Any]:

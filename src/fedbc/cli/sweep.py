@@ -78,7 +78,7 @@ def _show(done: Sweep, best: int) -> None:
         scores = (_score(line, column) for column in shown)
         cells += [f"{100 * score:.2f}" if scored else f"{score:.4g}" for score in scores]
         table.add_row(*cells, f"{line['seconds']:.1f}")
-    console = Console(soft_wrap=True)
+    console = Console(soft_wrap=True, markup=False)
     console.print(table)
     failed = len(done.lines) - len(good)
     console.print(f"{len(good)} runs done, {failed} failed. Results: {done.results}", highlight=False)

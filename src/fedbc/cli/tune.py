@@ -110,5 +110,5 @@ def tune_command(
             quiet=quiet,
         )
     if not quiet:
-        Console().print(of_report(trials_table(tuned, best)))
+        Console(markup=False).print(of_report(trials_table(tuned, best)))
         tell(tuned.words, tuned.report, tuned.best)

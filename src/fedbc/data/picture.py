@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedbc import storage
 from fedbc.data.federation import Federation, Split
-from fedbc.drawing import COLOURS, FAINT, INK, need
+from fedbc.drawing import COLOURS, FAINT, INK, as_it_is, need, save_figure
 from fedbc.errors import InputError
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -38,7 +36,7 @@ def picture(federation: Federation, path: str | Path) -> Path:
     width = float(np.clip(2.2 + 0.42 * devices, 6, 13))
     below = 0.0 if classes is None else float(np.clip(0.3 * classes, 1.2, 7))
     figure = Figure(figsize=(width, 2.9 + below), layout="constrained")
-    figure.suptitle(_title(federation), x=0.01, ha="left", fontsize=12, color=INK)
+    figure.suptitle(as_it_is(_title(federation)), x=0.01, ha="left", fontsize=12, color=INK)
     if classes is None:
         sizes = figure.subplots()
     else:
@@ -46,19 +44,17 @@ def picture(federation: Federation, path: str | Path) -> Path:
         _draw_classes(figure, shares, federation, classes)
     _draw_sizes(sizes, federation)
     bottom = sizes if classes is None else shares
-    bottom.set_xlabel(federation.encoding.device if federation.encoding is not None else "device", color=INK)
+    owner = federation.encoding.device if federation.encoding is not None else "device"
+    bottom.set_xlabel(as_it_is(owner), color=INK)
     if devices <= _NAMED_DEVICES:
         slanted: dict[str, Any] = (
             {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if federation.device_names else {}
         )
-        bottom.set_xticks(range(devices), [str(name) for name in federation.device_labels], **slanted)
+        bottom.set_xticks(range(devices), [as_it_is(str(name)) for name in federation.device_labels], **slanted)
     # The same federation gives the same bytes: no date, no random identifiers.
     with matplotlib.rc_context({"svg.hashsalt": "fedbc"}):
-        drawn = io.BytesIO()
         no_date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(target.suffix.lower(), {})
-        figure.savefig(drawn, format=target.suffix.lower()[1:], dpi=150, metadata=no_date)
-    storage.write_atomically(target, drawn.getvalue())
-    return target
+        return save_figure(figure, target, metadata=no_date)
 
 
 def class_counts(split: Split, classes: int) -> np.ndarray:
@@ -123,7 +119,7 @@ def _draw_classes(figure: Any, axes: Any, federation: Federation, classes: int) 
     axes.set_ylim(classes - 0.5, -0.5)
     axes.set_ylabel("class", color=INK)
     if classes <= _NAMED_CLASSES:
-        axes.set_yticks(range(classes), federation.class_labels)
+        axes.set_yticks(range(classes), list(map(as_it_is, federation.class_labels)))
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     bar = figure.colorbar(mesh, ax=axes, pad=0.01, aspect=30, format=lambda share, _: f"{share:.0%}")

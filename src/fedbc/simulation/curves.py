@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbc.algorithms import ALGORITHMS
-from fedbc.drawing import COLOURS, MORE, need, places, running_mean, save_figure
+from fedbc.drawing import COLOURS, MORE, as_it_is, need, places, running_mean, save_figure
 from fedbc.simulation.metrics import TEST_LOSSES, has_accuracy
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def curves(results: Mapping[str, Result], *, title: str = "") -> Figure:
     palette = [*COLOURS, *MORE]
     colours = {name: palette[p] for name, p in places(list(runs), runs, list(ALGORITHMS), len(palette)).items()}
     figure = Figure(figsize=(4.3 * max(1, len(shown)), 3.6), layout="constrained")
-    figure.suptitle(title, fontsize=11)
+    figure.suptitle(as_it_is(title), fontsize=11)
     for axes, (column, heading, label, factor) in zip(
         figure.subplots(1, max(1, len(shown)), squeeze=False)[0], shown, strict=False
     ):
@@ -63,4 +63,4 @@ def _curve(axes: Axes, result: Result, column: str, factor: float, colour: str, 
     rows = result.history.dropna(subset=[column])
     values = rows[column] * factor
     axes.plot(rows["round"], values, color=colour, alpha=0.25, linewidth=0.8)
-    axes.plot(rows["round"], running_mean(values), color=colour, linewidth=1.8, label=name)
+    axes.plot(rows["round"], running_mean(values), color=colour, linewidth=1.8, label=as_it_is(name))
