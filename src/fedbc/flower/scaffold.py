@@ -58,7 +58,7 @@ def write_app(
     secure: with secure aggregation, and devices that refuse all else.
     """
     if own is not None:
-        devices = own.build_part("data").devices
+        devices = own.build()[2].devices  # the model is made, too: one that fails would fail on every device
     checks.integer("devices", devices, at_least=1)
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")
     if not name or not name[0].isalpha():

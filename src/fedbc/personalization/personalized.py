@@ -23,7 +23,7 @@ Array = np.ndarray
 
 MODELS = {
     "global": "the global model z",
-    "trained": "the method's own local model x_i",
+    "trained": "the method's own local model xᵢ",
     "alone": "a model trained on the device's own examples alone",
     "personal": "the personalised model",
 }

@@ -16,13 +16,13 @@ from fedbc.reports.tables import Column, Table
 
 HEADINGS = {
     "global": "z",
-    "trained": "x_i",
+    "trained": "xᵢ",
     "alone": "alone",
     "personal": "own",
 }
 SAID = {
     "global": "z",
-    "trained": "the method's own x_i",
+    "trained": "the method's own xᵢ",
     "alone": "trained alone",
     "personal": "personalised",
 }
@@ -60,7 +60,7 @@ def advice_table(advice: pd.DataFrame, *, brief: bool = False) -> Table:
         columns += [Column("gain", "own − z"), Column("interval", "95 % interval")]
     columns.append(Column("advice", "advice"))
     caption = (
-        "On the device's own test set; z: the global model; x_i: the method's own local model; alone: trained on the "
+        "On the device's own test set; z: the global model; xᵢ: the method's own local model; alone: trained on the "
         "device's examples only; own: the personalised model. The interval is that of the difference on the same "
         "examples: exact for one run; for several a bootstrap over examples, with the spread over runs. One in twenty "
         "seems clear by chance."

@@ -117,7 +117,7 @@ def _personal_table(comparison: Comparison) -> Table:
     columns = [Column("method", "method")]
     columns += [Column(mean, headings[mean.removesuffix("_accuracy")], 1, factor=100) for mean in means]
     caption = (
-        "Mean over devices of the accuracy on their own test sets, after the last round; z: the global model; x_i: the "
+        "Mean over devices of the accuracy on their own test sets, after the last round; z: the global model; xᵢ: the "
         "method's own local model; alone: trained on the device's examples only; own: personalised from this z."
     )
     return Table("personal", "Models for devices, by method", frame, columns, caption)
