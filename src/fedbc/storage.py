@@ -209,9 +209,17 @@ def is_safe_from_others(path: Path) -> bool:
     return True
 
 
+def is_there(path: Path) -> bool:
+    """Whether a path exists; one in a folder that may not be entered is an InputError."""
+    try:
+        return path.exists()
+    except PermissionError as error:
+        raise InputError(f"{path} cannot be reached ({error.strerror})") from None
+
+
 def refuse_existing(path: Path) -> None:
     """An InputError if the path is there already, unless it is an empty folder."""
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+    if is_there(path) and not (path.is_dir() and not any(path.iterdir())):
         raise InputError(f"{path} exists already: give another folder, or remove it first")
 
 

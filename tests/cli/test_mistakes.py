@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -164,6 +166,35 @@ def test_show_says_what_a_folder_is_and_where_its_page_is(cli, tmp_path, mark, w
     out = cli("show", "x")[1]
     assert f"Page: x/{page}" in out
     assert ("Run it: fedbc run --config x/best.toml" in out) == (mark == "study.json")
+
+
+MAY_NOT = [
+    "setpriv",
+    "--no-new-privs",
+    *(f"--{kind}=-dac_override,-dac_read_search" for kind in ("bounding-set", "inh-caps")),
+]
+"""Takes from root what lets it read everything."""
+
+
+def test_folders_that_may_not_be_read_are_one_line(cli, tmp_path):
+    cli("run", "fedavg", *QUICK, "--out", "mine")
+    (tmp_path / "closed" / "run").mkdir(parents=True)
+    (tmp_path / "closed").chmod(0)
+    said = {}
+    commands = ("runs .", "runs closed", "predict closed/run t.csv", "data show closed/t.csv --label a --device b",
+                "data show closed --label a", "run fedavg --devices 3 --rounds 1 --out closed/run/new")  # fmt: skip
+    try:
+        for command in commands:
+            prefix = MAY_NOT if os.geteuid() == 0 else []
+            done = subprocess.run(
+                [*prefix, sys.executable, "-m", "fedbc", *command.split()], cwd=tmp_path, capture_output=True, text=True
+            )
+            said[command] = done.stderr or done.stdout
+    finally:
+        (tmp_path / "closed").chmod(0o700)
+    assert "mine" in said.pop("runs .")
+    assert "Path 'closed' is not readable" in said.pop("runs closed")
+    assert [words for words in said.values() if words.count("\n") != 1 or "ermission denied" not in words] == []
 
 
 @pytest.mark.parametrize(("mark", "words", "see"), WITHOUT_RUNS)

@@ -72,6 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = _say(error.format_message(), EXIT_BAD_INPUT)
     except FedBCError as error:
         code = _say(str(error), next((c for kind, c in EXIT_CODES.items() if isinstance(error, kind)), EXIT_BAD_INPUT))
+    except PermissionError as error:
+        code = _say(f"{error.filename} cannot be reached: {error.strerror}", EXIT_BAD_INPUT)
     except (KeyboardInterrupt, click.Abort):
         code = _say("stopped", EXIT_CODES[Stopped])
     except BrokenPipeError:  # the reader of our output, such as `head`, has gone

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedbc import storage
 from fedbc.data.federation import Federation, Shared
 from fedbc.data.frames import from_frame, owners_of
 from fedbc.data.meaning import Meaning
@@ -127,7 +128,7 @@ def checksum_of(*paths: str | None) -> str:
     """Tells files, and folders of files, apart by what is in them, wherever they lie."""
     digest = hashlib.sha256()
     for path in [Path(p).expanduser() for p in paths if p is not None]:
-        for file in [p for p in visible(path, "**/*") if p.is_file()] if path.is_dir() else [path]:
+        for file in [p for p in visible(path, "**/*") if p.is_file()] if _is_folder(path) else [path]:
             try:
                 # A file's own name says nothing; within a folder the names are those of devices and classes.
                 inner = file.relative_to(path).as_posix()
@@ -158,7 +159,7 @@ def _table(path: Path, device: str | None) -> tuple[pd.DataFrame, str]:
     """The rows of a file, or of a folder with one file for each device; and the column that names the device."""
     import pandas as pd
 
-    if not path.exists():
+    if not storage.is_there(path):
         raise InputError(f"{path} does not exist")
     if path.is_file():
         if path.suffix.lower() not in TABLES:
@@ -213,8 +214,12 @@ def _from_arrays(path: Path, share: Mapping[str, Any]) -> Federation:
     return _named(x, y, owners.astype(str), path.stem, share, more)
 
 
+def _is_folder(path: Path) -> bool:
+    return storage.is_there(path) and path.is_dir()
+
+
 def _holds_images(path: Path) -> bool:
-    return path.is_dir() and any(p.suffix.lower() in IMAGES for p in visible(path, "*/*/*"))
+    return _is_folder(path) and any(p.suffix.lower() in IMAGES for p in visible(path, "*/*/*"))
 
 
 def _from_images(path: Path, side: int | None, share: Mapping[str, Any]) -> Federation:

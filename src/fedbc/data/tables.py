@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedbc import storage
 from fedbc.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def read_table(path: Path, words: Sequence[str] = ()) -> pd.DataFrame:
     """
     import pandas as pd
 
-    if not path.is_file():
+    if not storage.is_there(path) or not path.is_file():
         raise InputError(f"{path} does not exist, or is not a file")
     try:
         return pd.read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path, words)

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import io
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -187,6 +188,9 @@ class RunFolder:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RunFolder) and self.path == other.path
 
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
     def __hash__(self) -> int:
         return hash(self.path)
 
@@ -198,7 +202,7 @@ class RunFolder:
     @property
     def is_one(self) -> bool:
         """Whether a run was ever here; a deployment writes its specification at the end only."""
-        return self.spec.exists() or self.live.exists() or self.has_checkpoint
+        return storage.is_there(self.spec) or self.live.exists() or self.has_checkpoint
 
     @property
     def is_finished(self) -> bool:
@@ -281,7 +285,7 @@ class RunFolder:
         """The result that is here."""
         if not self.path.is_dir():
             raise InputError(f"{self.path} is not a folder with a run")
-        if not self.models.exists():
+        if not storage.is_there(self.models):
             hint = f"; it was not finished: go on with fedbc run --resume {self.path}" if self.has_checkpoint else ""
             raise InputError(f"{self.path} does not hold a finished run (no {self.models.name}){hint}")
         arrays, facts = _read_models(self.models)
@@ -360,4 +364,5 @@ def _find(folder: Path, deep: int) -> Iterator[RunFolder]:
         yield RunFolder(folder)
     elif deep:
         for inner in sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
-            yield from _find(inner, deep - 1)
+            if os.access(inner, os.R_OK | os.X_OK):  # those of other users are not ours to look into
+                yield from _find(inner, deep - 1)
