@@ -296,14 +296,14 @@ def test_malformed_orders_to_mask_to_agree_and_to_unmask():
     send(Stage.UNMASK, good | {"1": "zz"}, "not hexadecimal")
 
 
-def test_a_server_that_tells_two_lists_of_survivors_learns_nothing():
-    """To each its own list, with one device less: without agreement, eight of ten could be left where nine were told.
-
-    Each list leaves out one device, and two thirds of all have to sign the same one.
-    """
-    federation = Federation(10, minimum=9)
+def test_a_server_that_tells_each_device_another_list_of_survivors_learns_nothing():
+    """Each is told of seven survivors, the minimum; without agreement the shares would unmask the sum of six."""
+    federation = Federation(10, minimum=7)
     gathering = federation.until(Stage.AGREE)
-    lists = {device: sorted(set(range(10)) - {8 if device == 9 or device % 2 else 9}) for device in range(10)}
+    left_out = {6, 7, 8, 9}
+    kept = {device: device if device in left_out else 6 + device % 4 for device in range(10)}
+    lists = {device: sorted(set(range(10)) - left_out | {kept[device]}) for device in range(10)}
+    assert all(sum(gone not in told for told in lists.values()) >= graph.threshold(10) for gone in left_out)
     signed = {
         device: json.loads(
             federation.devices[device].answer(
