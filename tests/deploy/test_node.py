@@ -1,6 +1,7 @@
 """A device's node and what a SuperLink that fails does to it, without processes."""
 
 import logging
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -142,6 +143,30 @@ def test_the_last_order_of_a_round_takes_the_place_of_the_others(made):
         )
 
 
+@pytest.mark.parametrize(("seconds", "wanted"), [(0.01, 0.3), (0.1, 1.0), (3.0, 2.0)])
+def test_a_server_that_has_much_to_do_is_asked_less_often(seconds, wanted, made, monkeypatch):
+    """Also for the rest of an order: a hundred devices that ask for theirs would keep it from taking them."""
+    order = sent("first")
+    link = SuperLink([order], missing=list(order.objects)[1:])
+    device, clock, pauses = made(link), [1000.0], []
+    ask = link.ask
+
+    def slowly(what, request):
+        clock[0] += seconds if what == "PullMessages" else 0.0
+        return ask(what, request)
+
+    link.ask = slowly
+    monkeypatch.setattr(node, "QUICKEST", 0.3)
+    monkeypatch.setattr(node, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(node.random, "uniform", lambda low, high: 1.0)
+    device.lost = SimpleNamespace(is_set=lambda: False, wait=pauses.append)
+    with pytest.raises(Enough):
+        device._take_orders()
+    assert device.arriving
+    assert pauses == pytest.approx([wanted] * len(pauses))
+    assert len(pauses) > 3
+
+
 def test_an_order_that_is_given_out_twice_is_one(made):
     order = sent("first")
     link = SuperLink([order, order], missing=list(order.objects)[1:])
@@ -195,6 +220,47 @@ def test_an_answer_that_is_broken_off_is_sent_again(times, made, caplog):
     assert ("the server breaks off each time" in caplog.text) == (times == 3)
     assert (b"breaks off" in link.told) == (times == 3)
     assert (b"RecordDict" in link.told) == (times < 3)
+
+
+class Beaten(BaseException):
+    """Ends a heartbeat's endless loop."""
+
+
+@pytest.mark.parametrize("said", [SimpleNamespace(success=False), Rejoin("it is not known here")])
+def test_a_device_that_is_taken_for_offline_joins_again(said, made, monkeypatch):
+    """The SuperLink's word comes with a heartbeat, as after a standstill."""
+    link, asked = SuperLink([]), []
+    link.key, link.asked_at = SimpleNamespace(public_key=lambda: None), 0.0
+    device = made(link)
+
+    def ask(what, request):
+        asked.append(what)
+        if what == "PullMessages":
+            device.lost.set()  # the heartbeat's thread, again
+        if asked.count("ActivateNode") == 2:
+            raise Enough
+        if what == "SendNodeHeartbeat" and isinstance(said, Exception):
+            raise said
+        answers = {"ActivateNode": SimpleNamespace(node_id=7), "PullMessages": SimpleNamespace(messages_list=[])}
+        return answers.get(what, said)
+
+    def sleep(seconds):
+        if asked == ["SendNodeHeartbeat"]:
+            raise Beaten
+
+    link.ask = link.once = ask
+    monkeypatch.setattr(node, "public_key_to_bytes", lambda key: b"its key")
+    monkeypatch.setattr(node.faulthandler, "dump_traceback_later", lambda seconds, exit: None)
+    monkeypatch.setattr(node, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    monkeypatch.setattr(node.threading, "Thread", lambda **given: SimpleNamespace(start=lambda: None))
+    device.node.node_id = 7
+    with pytest.raises(Beaten):
+        device._beat()
+    assert device.lost.is_set()
+    asked.append("now it is served")
+    with pytest.raises(Enough):
+        device.serve()
+    assert asked[2:] == ["ActivateNode", "PullMessages", "ActivateNode"]
 
 
 def test_work_is_done_again_when_the_node_had_to_join_again(made):

@@ -54,8 +54,9 @@ __all__ = ["DeviceNode", "main"]
 
 HEARTBEAT_SECONDS = 15
 """How often the SuperLink hears of this node; after two such times it takes it for offline."""
-QUICKEST, SLOWEST = 0.3, 5.0
-"""Seconds between two questions for orders: quick after an order, slower the longer there was none."""
+QUICKEST, AWAITED, SLOWEST = 0.3, 2.0, 5.0
+"""Seconds between two questions for orders: quick after an order, slower the longer there was none or the more the
+server has to do; while one is not all there, at most the second."""
 STANDSTILL_SECONDS = 300
 SENDING_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 20.0)
 """Seconds after which an answer is sent again, each time that the SuperLink breaks off while it takes it."""
@@ -171,7 +172,7 @@ class DeviceNode:
                 continue
             # A server that takes long to answer has much to do: it is asked less often.
             slow = 10 * (time.monotonic() - asked)
-            longest = QUICKEST if self.arriving else SLOWEST
+            longest = AWAITED if self.arriving else SLOWEST
             pause = min(longest, max(QUICKEST, slow, (time.monotonic() - last) / 20))
             self.lost.wait(pause * random.uniform(0.9, 1.1))
 

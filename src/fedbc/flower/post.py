@@ -16,6 +16,9 @@ POLL_SECONDS = 0.25
 """Flower's own loop asks every 3 s."""
 GRACE_SECONDS = 60
 """How much longer than the deadline the SuperLink keeps an order, so that a late answer is seen and told."""
+AT_ONCE = 4
+"""How many orders are announced before their content follows: a device asks again and again for what was announced to
+it, and a hundred that ask leave the SuperLink no time to take the content."""
 SENDING_PAUSES = (0.5, 2.0, 8.0, 20.0, 30.0)
 """Seconds after which an order is sent again, each time that the SuperLink fails while it takes it."""
 
@@ -110,7 +113,12 @@ class Post:
         self.on_fault(sent.node, what)
 
     def _send(self, orders: Sequence[Message]) -> list[str]:
-        """Push orders; gives their ids, empty for those that could not be sent.
+        """Push orders; gives their ids, empty for those that could not be sent."""
+        parts = (orders[begin : begin + AT_ONCE] for begin in range(0, len(orders), AT_ONCE))
+        return [message_id for part in parts for message_id in self._push(part)]
+
+    def _push(self, orders: Sequence[Message]) -> list[str]:
+        """The same, all at once.
 
         A SuperLink that is killed in the middle and comes back neither takes the rest of an order nor the same order
         again, though it may have all of it. So a copy is sent, with an id of its own: a device that gets both works on
