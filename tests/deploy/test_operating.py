@@ -55,12 +55,12 @@ STANDS_STILL = """
 import sys, threading, time
 from types import SimpleNamespace
 from fedbc.flower import node
-node.HEARTBEAT_SECONDS, node.STANDSTILL_SECONDS = 0.2, 1.0
+node.HEARTBEAT_SECONDS, node.STANDSTILL_SECONDS = 0.2, 5.0
 node.AppProcess = lambda: None
 link = SimpleNamespace(asked_at=time.monotonic(), once=lambda what, request: None)
 device = node.DeviceNode(link, {}, None)
 threading.Thread(target=device._beat, daemon=True).start()
-end = time.monotonic() + (60 if sys.argv[1] == "stands still" else 4)
+end = time.monotonic() + (100 if sys.argv[1] == "stands still" else 11)
 while time.monotonic() < end:
     time.sleep(0.1)
     if sys.argv[1] == "asks":

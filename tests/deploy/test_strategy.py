@@ -16,6 +16,7 @@ from flwr.superlink.grid.http_grid import HttpGrid
 from inprocess import public_key
 
 import fedbc
+from fedbc import storage
 from fedbc.errors import InputError
 from fedbc.flower import TooFewDevices, messages, packs, post, roster, strategy
 from fedbc.flower.letters import be_patient
@@ -113,6 +114,19 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_same_bits(deployed, tmp_path):
     second.start(run.grid)
     finish(second)
     equal(fedbc.load(tmp_path / "parts").global_model, whole.global_model)
+
+
+def test_the_checkpoint_is_written_once_a_round_and_does_not_grow(deployed, monkeypatch):
+    write, sizes = storage.write_arrays, []
+
+    def noted(file, *given, **options):
+        write(file, *given, **options)
+        if file.name == "checkpoint.safetensors":
+            sizes.append(file.stat().st_size)
+
+    monkeypatch.setattr(storage, "write_arrays", noted)
+    deployed(algorithm__name="fedavg", run__rounds=5, run__evaluate="global").run()
+    assert sizes == sizes[:1] * 6  # one before the first round
 
 
 def test_a_server_killed_before_its_checkpoint_repeats_the_round(deployed, tmp_path, monkeypatch):
