@@ -139,3 +139,20 @@ def test_what_is_no_path_is_refused(tmp_path):
             call()
     with pytest.raises(fedbc.InputError, match="checkpoint=5 is not accepted"):
         run(fedbc.models.logistic(FEATURES, CLASSES), devices(classes), checkpoint=5)
+
+
+def test_a_loss_of_all_with_all_is_refused_though_its_shape_is_right():
+    """Outputs (n, 1) less targets (n,) are n × n; their mean over the last axis has one value per example again."""
+    rng = np.random.default_rng(0)
+    pairs = [(x, x[:, 0]) for x in rng.normal(size=(2, 9, 3))]
+    federation = fedbc.data.federation(pairs, pairs)
+
+    def begin(loss):
+        model = fedbc.models.Model(
+            lambda key: {"w": jnp.zeros((3, 1))}, lambda p, x: x @ p["w"], loss=loss, correct=None
+        )
+        return fedbc.simulate(fedbc.FedAvg(lr=0.1), model, federation, rounds=1)
+
+    with pytest.raises(fedbc.InputError, match=r"loss gives an example .* by itself but .* beside another one"):
+        begin(lambda outputs, y: jnp.mean((outputs - y) ** 2, axis=-1))
+    assert begin(lambda outputs, y: jnp.mean((outputs - y[:, None]) ** 2, axis=-1)).rounds == 1

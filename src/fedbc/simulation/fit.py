@@ -1,4 +1,5 @@
-"""Whether a model and a federation fit together: by the shapes and types of what they exchange; nothing is computed.
+"""Whether a model and a federation fit together: by the shapes and types of what they exchange. All that is computed is
+a loss of one's own, of two examples.
 
 Shapes that do not fit are broadcast by JAX rather than refused: outputs (n, 1) less targets (n,) are n × n numbers,
 from which a model learns nonsense. So all that a model gives back is held to what it should be, before a run begins.
@@ -6,16 +7,20 @@ from which a model learns nonsense. So all that a model gives back is held to wh
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedbc.data.federation import Federation
 from fedbc.errors import InputError
-from fedbc.models.base import Model
+from fedbc.models.base import Model, cross_entropy, half_squared_error
 
 Shaped = jax.ShapeDtypeStruct
+MOST_LABELS = 10_000
+"""Among so many there will be two different ones."""
 PRIMES = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
 
 
@@ -44,6 +49,7 @@ def check_fit(model: Model, federation: Federation) -> None:
             "apply must give a row per example"
         )
     _check_judge(model.loss, "loss", "real numbers", jnp.floating, model, outputs, y)
+    _check_is_by_example(model, outputs, federation.train.y)
     if model.correct is not None:
         _check_judge(model.correct, "correct", "true or false", jnp.bool_, model, outputs, y)
         wanted = federation.classes
@@ -98,6 +104,25 @@ def _check_judge(judge: Any, name: str, what: str, kind: Any, model: Model, outp
         )
     if not jnp.issubdtype(values.dtype, kind):
         raise InputError(f"model {model.name}: {name} gives values of type {values.dtype}: give {what}")
+
+
+def _check_is_by_example(model: Model, outputs: Shaped, y: Any) -> None:
+    """An example's loss is the same with another one beside it: a mean over what was broadcast has the right shape."""
+    if model.loss in (cross_entropy, half_squared_error) or model.rounds is not None:
+        return
+    some = np.asarray(y[:MOST_LABELS])
+    other = np.flatnonzero((some != some[:1]).reshape(len(some), -1).any(1)) if some.size else some
+    if not len(other):
+        return
+    labels = jnp.asarray(y[[0, other[0]]])
+    shape = (2, *outputs.shape[1:])
+    given = jnp.linspace(0.1, 0.9, math.prod(shape), dtype=outputs.dtype).reshape(shape)  # a probability, too
+    together, alone = float(model.loss(given, labels)[0]), float(model.loss(given[:1], labels[:1])[0])
+    if not np.isclose(together, alone, rtol=1e-3, equal_nan=True):
+        raise InputError(
+            f"model {model.name}: loss gives an example {alone:.4g} by itself but {together:.4g} beside another one: "
+            f"of outputs {outputs.shape[1:]} and labels {y.shape[1:]} an example it makes something of all with all"
+        )
 
 
 def _first_line(error: Exception) -> str:
