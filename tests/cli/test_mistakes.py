@@ -106,11 +106,11 @@ def test_names_are_shown_as_they_are(cli, tmp_path):
     assert code == 0
     assert [name for name in (*NAMES, "$x^$", "[red]") if name not in out] == []
     assert err == "fedbc: warning: p.png: the font lacks 2 letters of its names, drawn as boxes\n"
-    assert cli("run", "fedavg", "--data", "t.csv", *own, "--rounds", "1", "--out", "o[/b]")[0] == 0
-    assert "o[/b]" in cli("show", "o[/b]")[1]
-    answers = cli("predict", "o[/b]", "t.csv", "--local")[1]
+    assert cli("run", "fedavg", "--data", "t.csv", *own, "--rounds", "1", "--out", "o[b]")[0] == 0
+    assert "o[b]" in cli("show", "o[b]")[1]
+    answers = cli("predict", "o[b]", "t.csv", "--local")[1]
     assert [line.split(",")[-1] for line in answers.splitlines()[1:]] == [name for name in NAMES for _ in range(5)]
-    cli("export", "o[/b]", "--out", "m")
+    cli("export", "o[b]", "--out", "m")
     assert "| A\\|B | 1 |" in (tmp_path / "m" / "model-card.md").read_text()
 
 
