@@ -71,6 +71,18 @@ class Process:
     def ended(self):
         return self.popen.poll() is not None
 
+    def listens(self):
+        """The ports on which this group's processes listen."""
+        sockets, ports = set(), set()
+        for process in self.members(""):
+            with contextlib.suppress(OSError):
+                sockets |= {os.readlink(file) for file in Path(f"/proc/{process}/fd").iterdir()}
+        for line in [line for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:
+                ports.add(int(words[1].rpartition(":")[2], 16))
+        return ports
+
     def members(self, command):
         """The ids of the processes of this group that run a command."""
         found = []
