@@ -2,7 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from fedbc import lazy, runtime
+from fedbc import starting
+
+starting.begin()
+
+from fedbc import lazy, runtime  # noqa: E402
 
 runtime.configure()  # before anything else starts JAX
 
@@ -38,6 +42,8 @@ if TYPE_CHECKING:
     from fedbc.reports.comparison import Comparison, compare, run_comparison
     from fedbc.runs import RunFolder, RunSpec, Sweep, load, resume, run, run_methods, sweep
     from fedbc.selection import Calibrated, Tuned, calibrate, tune
+
+starting.end()
 
 __version__ = "0.1.0"
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -195,6 +196,28 @@ def test_folders_that_may_not_be_read_are_one_line(cli, tmp_path):
     assert "mine" in said.pop("runs .")
     assert "Path 'closed' is not readable" in said.pop("runs closed")
     assert [words for words in said.values() if words.count("\n") != 1 or "ermission denied" not in words] == []
+
+
+INTERRUPTED = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, *rest):
+        if name == "jax":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+sys.argv[0] = "{program}"
+import fedbc
+"""
+
+
+@pytest.mark.parametrize("program", ["/usr/bin/fedbc", "-m", "notebook.py"])
+def test_an_interrupt_while_libraries_are_loaded_is_no_traceback(program):
+    code = INTERRUPTED.format(program=program)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGINT
+    assert ("KeyboardInterrupt" in done.stderr) == (program == "notebook.py")
+    after = 'import sys, signal; sys.argv[0] = "fedbc"; import fedbc; print(signal.getsignal(signal.SIGINT))'
+    assert "default_int_handler" in subprocess.run([sys.executable, "-c", after], capture_output=True, text=True).stdout
 
 
 @pytest.mark.parametrize(("mark", "words", "see"), WITHOUT_RUNS)
