@@ -198,6 +198,20 @@ def test_folders_that_may_not_be_read_are_one_line(cli, tmp_path):
     assert [words for words in said.values() if words.count("\n") != 1 or "ermission denied" not in words] == []
 
 
+def test_runs_are_removed_and_nothing_else(cli, tmp_path):
+    """A folder with runs may be one's home, with the table that they learned from."""
+    cli("run", "fedavg", *QUICK, "--out", "own/one")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "own").rename(tmp_path / "home" / "runs")
+    (tmp_path / "home" / "clinics.csv").write_text("mine")
+    (tmp_path / "home" / "runs" / "curves.png").touch()
+    assert cli("runs", "home", "--delete", "--yes") == (0, "removed home/runs/one\n", "")
+    assert [p.name for p in (tmp_path / "home").iterdir()] == ["clinics.csv"]
+    cli("run", "fedavg", *QUICK, "--out", "here")
+    assert cli("runs", ".", "--delete", "--yes")[1] == "removed here\n"
+    assert (tmp_path / "home" / "clinics.csv").read_text() == "mine"
+
+
 INTERRUPTED = """
 import os, signal, sys
 class Finder:

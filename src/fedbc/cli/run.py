@@ -107,7 +107,7 @@ def run_command(
     except InputError as absent:
         curves = f"not drawn ({absent})"
     else:
-        curves = str(draw_curves(results, parent / "curves.png", title=runs.data_name(federation)))
+        curves = str(draw_curves(results, parent / runs.CURVES, title=runs.data_name(federation)))
     if as_json:
         print(json.dumps({name: json.loads(storage.to_json(r.summary())) for name, r in results.items()}, indent=2))
     elif not quiet:

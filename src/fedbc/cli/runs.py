@@ -18,7 +18,7 @@ WIDE = 1000
 
 @click.command("runs", short_help="A short list of runs; delete some.")
 @click.argument("folder", default="runs", type=click.Path(path_type=Path))
-@click.option("--delete", "doomed", is_flag=True, help="Remove FOLDER and the runs in it; asks first.")
+@click.option("--delete", "doomed", is_flag=True, help="Remove the runs in FOLDER, nothing else; asks first.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def runs_command(folder: Path, doomed: bool, yes: bool, as_json: bool) -> None:
@@ -31,9 +31,9 @@ def runs_command(folder: Path, doomed: bool, yes: bool, as_json: bool) -> None:
     found = list_runs(folder)
     if doomed:
         if not yes:
-            click.confirm(f"Remove {folder} with {len(found)} runs?", abort=True)
-        delete(folder)
-        print(f"removed {folder}")
+            click.confirm(f"Remove {len(found)} runs in {folder}?", abort=True)
+        for gone in delete(folder):
+            print(f"removed {gone}")
     elif as_json:
         print(json.dumps(json.loads(storage.to_json(found.to_dict("records"))), indent=2))
     else:

@@ -5,7 +5,7 @@ from fedbc.runs.deployed import SUMS_ONLY, has_sums_only
 from fedbc.runs.execute import begin, execute, execute_in
 from fedbc.runs.in_folders import ENDING, How, reserved_folder, resume, run, run_methods, usual_folder
 from fedbc.runs.lines import Line, Lines, State, is_result, state_of
-from fedbc.runs.listing import delete, list_runs
+from fedbc.runs.listing import CURVES, delete, list_runs
 from fedbc.runs.loading import load
 from fedbc.runs.many import Sweep, flatten, read_sweep, run_missing, sweep
 from fedbc.runs.methods import MethodRuns
@@ -18,6 +18,7 @@ from fedbc.simulation.telling import data_name
 
 __all__ = [
     "CATALOG",
+    "CURVES",
     "ENDING",
     "OWN",
     "RUN_OPTIONS",

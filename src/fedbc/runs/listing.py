@@ -18,6 +18,8 @@ from fedbc.simulation.telling import data_name
 if TYPE_CHECKING:
     import pandas as pd
 
+CURVES = "curves.png"
+"""The picture that `fedbc run` leaves beside its runs."""
 COLUMNS = ("run", "state", "method", "data", "rounds", "global_accuracy", "local_accuracy", "changed")
 
 
@@ -32,8 +34,12 @@ def list_runs(folder: str | Path = "runs") -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def delete(folder: str | Path) -> None:
-    """Remove a folder of runs, or a run; one that is running, or a folder without runs, is refused."""
+def delete(folder: str | Path) -> list[Path]:
+    """Remove a run, or all runs of a folder, and nothing else that lies there; gives the folders that were removed.
+
+    One that is running, or a folder without runs, is refused. Folders that held nothing but the runs and the picture of
+    their curves go with them.
+    """
     root = Path(folder)
     if not root.is_dir() or not (found := RunFolder.find(root)):
         raise InputError(f"{root} holds no runs: nothing is removed")
@@ -41,7 +47,20 @@ def delete(folder: str | Path) -> None:
         if _state(run)[0] == State.RUNNING:
             raise InputError(f"{run.path} is running: stop it first; nothing is removed")
     with storage.explained(root):
-        shutil.rmtree(root)
+        for run in found:
+            shutil.rmtree(run.path)
+            _remove_empty(run.path.parent, root)
+    return [run.path for run in found]
+
+
+def _remove_empty(folder: Path, root: Path) -> None:
+    """A folder that has nothing left but the curves of what was in it, and those around it, up to `root`."""
+    while folder.is_relative_to(root) and not {p.name for p in folder.iterdir()} - {CURVES}:
+        if folder.samefile(Path.cwd()):
+            return
+        (folder / CURVES).unlink(missing_ok=True)
+        folder.rmdir()
+        folder = folder.parent
 
 
 def _row(run: RunFolder, root: Path) -> dict[str, Any]:
