@@ -85,12 +85,22 @@ def as_it_is(text: str) -> str:
     return text.replace("$", r"\$")
 
 
+FORMATS = (".png", ".svg", ".pdf")
+
+
+def check_format(path: Path) -> None:
+    """An InputError unless a file's ending is that of a picture."""
+    if path.suffix.lower() not in FORMATS:
+        raise InputError(f"path={str(path)!r} is not accepted: its name must end in one of {', '.join(FORMATS)}")
+
+
 def save_figure(figure: Any, path: Path, **more: Any) -> Path:
     """Write a figure of Matplotlib's in the format of the file's ending, atomically; what its font lacks is told."""
+    check_format(path)
     buffer = io.BytesIO()
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        figure.savefig(buffer, format=path.suffix[1:].lower() or "png", dpi=150, **more)
+        figure.savefig(buffer, format=path.suffix[1:].lower(), dpi=150, **more)
     letters = [w for w in found if "missing from font" in str(w.message)]
     for other in (w for w in found if w not in letters):
         warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)

@@ -13,6 +13,7 @@ import pytest
 import fedbc
 from fedbc import FedBC, InputError
 from fedbc.errors import Notice
+from fedbc.export import export
 from fedbc.models import linear, logistic
 
 
@@ -109,6 +110,7 @@ def test_a_table_is_answered_row_by_row(trained: Any) -> None:
         (np.array([[np.nan]]), {}, "NaN or Inf"),
         (np.zeros((2, 1)), {"device": "nord"}, "device='nord' is unknown.*did you mean 'north'"),
         (np.zeros((2, 1)), {"device": 3}, "from 0 to 2"),
+        (np.zeros((2, 1)), {"device": ["north", np.nan]}, "device=nan is not accepted"),
         (np.zeros((2, 1)), {"device": ["north"]}, "1 names but x has 2 examples"),
         (np.zeros((0, 1)), {}, "no examples"),
     ],
@@ -116,6 +118,19 @@ def test_a_table_is_answered_row_by_row(trained: Any) -> None:
 def test_questions_that_cannot_be_answered(trained: Any, x: Any, more: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         trained.predict(x, **more)
+
+
+def test_what_is_no_picture_metric_or_folder_is_refused(trained: Any, tmp_path: Path) -> None:
+    for ask, words in (
+        (lambda: trained.plot(tmp_path / "x.foo"), "must end in one of .png, .svg, .pdf"),
+        (lambda: trained.plot(5), "path=5 is not accepted"),
+        (lambda: trained.evaluate(metrics=5), "metrics=5 is not accepted"),
+        (lambda: trained.evaluate(metrics=["speed"]), "metrics='speed' is unknown"),
+        (lambda: export(trained, None), "folder=None is not accepted"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(InputError, match=words):
+            ask()
+    assert "global_auc" in trained.evaluate(metrics="auc")
 
 
 def test_quantities_and_stored_images() -> None:

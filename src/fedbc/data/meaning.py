@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 from fedbc.data.encoding import Encoding
@@ -31,7 +32,8 @@ class Meaning:
             if device not in self.device_names:
                 raise unknown("device", device, self.device_names or ["(numbers only)"])
             return self.device_names.index(device)
-        if isinstance(device, bool) or not 0 <= int(device) < count or int(device) != device:
+        is_number = isinstance(device, Real) and not isinstance(device, bool)  # NaN is one, but within no bounds
+        if not is_number or not 0 <= device < count or int(device) != device:
             raise InputError(f"device={device!r} is not accepted: give a name, or a number from 0 to {count - 1}")
         return int(device)
 

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from fedbc.data.federation import Federation, Split
-from fedbc.drawing import COLOURS, FAINT, INK, as_it_is, need, save_figure
+from fedbc.drawing import COLOURS, FAINT, INK, as_it_is, check_format, need, save_figure
 from fedbc.errors import InputError
 
-FORMATS = (".png", ".svg", ".pdf")
 _TRAIN, _TEST = COLOURS[0], COLOURS[5]
 _NAMED_DEVICES, _NAMED_CLASSES = 30, 20  # beyond these, numbers and names in the picture would not be legible
 
@@ -27,8 +26,7 @@ def picture(federation: Federation, path: str | Path) -> Path:
     from matplotlib.figure import Figure
 
     target = Path(path)
-    if target.suffix.lower() not in FORMATS:
-        raise InputError(f"path={str(path)!r} is not accepted: its name must end in one of {', '.join(FORMATS)}")
+    check_format(target)
     if not target.parent.is_dir():
         raise InputError(f"path={str(path)!r} is not accepted: the folder {target.parent} does not exist")
 

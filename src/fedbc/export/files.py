@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 from typing import Any
 
-from fedbc import storage
+from fedbc import checks, storage
 from fedbc.errors import InputError
 from fedbc.export.card import model_card
 from fedbc.export.onnx import to_onnx
@@ -23,6 +23,7 @@ def export(
     torch: also as the state_dict of the equal PyTorch module (`fedbc.torch.models`), for the package's own models.
     onnx: also as an ONNX graph, for `logistic`, `linear` and `mlp`; needs the package onnx.
     """
+    target = checks.path("folder", folder)
     params = Answers(result).models_of(device)
     others: dict[str, bytes] = {}
     if torch:
@@ -30,7 +31,6 @@ def export(
     if onnx:
         others["model.onnx"] = to_onnx(result, device).SerializeToString()
     card = model_card(result, device)
-    target = Path(folder)
     with storage.new_folder(target) as new:
         storage.write_arrays(new / "model.safetensors", storage.named(params), {"model": result.spec.get("model", {})})
         storage.write_atomically(new / "model-card.md", card)

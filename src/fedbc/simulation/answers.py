@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from fedbc import checks, storage
 from fedbc import metrics as measures
-from fedbc import storage
 from fedbc.data import Federation, encode
 from fedbc.data.federation import canonical
 from fedbc.data.frames import device_words, labelled
@@ -199,6 +199,8 @@ def evaluate(
     """See `Result.evaluate`."""
     import pandas as pd
 
+    if metrics is not None and not isinstance(metrics, Mapping):
+        metrics = checks.words("metrics", metrics, measures.METRICS)
     asked = Answers(result)
     rows: list[dict[str, Any]] = []
     answers: dict[str, list[Array]] = {}

@@ -124,7 +124,7 @@ class Result:
         name, title = str(self.spec.get("algorithm", {}).get("name", "run")), title_of(self)
         if path is None:
             return curves({name: self}, title=title)
-        return draw_curves({name: self}, Path(path), title=title)
+        return draw_curves({name: self}, checks.path("path", path), title=title)
 
     @functools.cached_property
     def local_models(self) -> Any:
