@@ -84,7 +84,7 @@ def simulate(
     steps: the local steps of each sampled device in a round (K_i), in the place of epochs; in the same forms.
     target_accuracy: end when z's accuracy reaches it; the last row of history says in `ended` why a run ended.
     patience: end after so many rounds without a better accuracy of z than before.
-    time_budget: end after so many seconds of rounds.
+    time_budget: end after so many seconds of rounds, those before a `resume` included.
     epsilon: local training ends when ‖∇L_i‖² <= epsilon_i on all of the device's examples, after K_i steps at the
         latest; one number, or one per device. `devices` has each device's steps, its residual ‖∇L_i‖² and its checks.
     check_every: form that gradient every so many steps; by default once per epoch, for full batches after each step.
@@ -110,7 +110,8 @@ def simulate(
         the same algorithm the server's and the devices' states are kept; there may be more devices now, which join.
         None is a model drawn by `seed`.
     checkpoint, checkpoint_every: a folder to write the run's whole state to, every so many rounds.
-    resume: go on from the folder's checkpoint, to the same bits as an uninterrupted run.
+    resume: go on from the folder's checkpoint, to the same bits as an uninterrupted run; there may be more rounds than
+        before, and another target_accuracy, patience or time_budget.
     debug: no compilation, one device after the other; errors name round, device and stage.
     on_round: called with each row of history, or with the row and a function that gives the result so far. Numbers that
         it adds to the row become columns of history; if it returns True, the run ends with this round.
