@@ -37,7 +37,7 @@ from fedbc.simulation import draw_curves
 @click.option(
     "--resume",
     type=click.Path(path_type=Path),
-    help="Go on with a run from its folder; --rounds, --target-accuracy, --patience and --time-budget may change.",
+    help="Go on with a run; its rounds and end may change.",
 )
 @click.option("--checkpoint-every", default=20, show_default=True, help="Keep the whole state every so many rounds.")
 @tracking.options
