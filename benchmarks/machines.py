@@ -67,7 +67,9 @@ def rounds_worker(machines: Any, workload: Workload) -> Iterator[dict[str, Any]]
     for line in sys.stdin:
         sent = machines.sent
         rows = [run.advance(ahead=10**6) for _ in range(int(line))]
-        yield {"seconds": [row["seconds"] for row in rows], "sent": (machines.sent - sent) / len(rows)}
+        fullest = [int(run.planner.plan(row["round"]).steps.sum(1).max()) for row in rows]
+        sent = (machines.sent - sent) / len(rows)
+        yield {"seconds": [row["seconds"] for row in rows], "steps": fullest, "sent": sent}
 
 
 def link_worker(machines: Any, repeats: int) -> Iterator[dict[str, Any]]:
@@ -207,19 +209,22 @@ def measure_rounds(workload: Workload, turns: int) -> dict[str, Any]:
         for some in (one, two):
             some.ask(str(WARM_UP * size))
         seconds: dict[str, list[float]] = {"one": [], "two": []}
+        steps: dict[str, list[float]] = {"one": [], "two": []}
         sent = 0.0
         for turn in range(turns):
             for name, some in sorted({"one": one, "two": two}.items(), reverse=bool(turn % 2)):
                 answers = some.ask(str(size))
                 sent = max(sent, answers[-1]["sent"])
-                slowest = zip(*(answer["seconds"] for answer in answers), strict=True)
-                seconds[name].append(statistics.mean(map(max, slowest)))
-    ratios = [b / a for a, b in zip(seconds["one"], seconds["two"], strict=True)]
+                for key, kept in (("seconds", seconds), ("steps", steps)):
+                    most = zip(*(answer[key] for answer in answers), strict=True)
+                    kept[name].append(statistics.mean(map(max, most)))
+    ratios, uneven = ([b / a for a, b in zip(found["one"], found["two"], strict=True)] for found in (seconds, steps))
     return facts | {
         "title": workload.title,
         "one_process": seconds["one"],
         "two_processes": seconds["two"],
         "ratio": statistics.median(ratios),
+        "steps_ratio": statistics.median(uneven),
         "sent_per_round": sent,
     }
 

@@ -139,12 +139,26 @@ def test_page_and_readme_are_what_the_results_say(tmp_path, monkeypatch):
     assert readme.read_text() == (ROOT / "README.md").read_text()
 
 
+def test_the_page_of_machines_is_what_the_results_say(monkeypatch):
+    """After new results: python -m benchmarks.machines_report; its table of shares: with --shares."""
+    monkeypatch.syspath_prepend(ROOT)
+    from benchmarks import machines_report, results
+
+    found = results.read(results.DEFAULT)
+    page = (ROOT / "docs" / "machines.md").read_text()
+    assert page == machines_report.put(page, machines_report.page(found["machines"], found["machine"]))
+    for sample in machines_report.SAMPLES:
+        shares = (f"{machines_report.excess(sample, machines):.0%}" for machines in machines_report.DEALT)
+        assert f"| {sample:,} | {' | '.join(shares)} |".replace("%", " %") in page
+
+
 def test_a_run_of_two_processes_is_measured_and_told(tmp_path):
     out, page = tmp_path / "results.json", tmp_path / "page.md"
     run("machines", "--workloads=W1", "--rounds=1", "--devices=30", "--sums=2", f"--out={out}")
     found = json.loads(out.read_text())["machines"]
     one = found["rounds"]["W1"]
     assert one["ratio"] > 0
+    assert one["steps_ratio"] >= 1  # no lane is fuller than a machine that has what was drawn of its own
     # What 10 devices' rows add to the summand: x and lambda x of 610 numbers, lambda, 1.
     assert one["summand_bytes"] == 4 * (2 * 610 + 2)
     assert one["summand_bytes"] < one["sent_per_round"] < one["summand_bytes"] + 10 * 100
