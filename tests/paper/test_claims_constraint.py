@@ -42,3 +42,17 @@ def test_room_beside_drift(room, of_images, verdict):
     assert f"synthetic data {room:.1g}; MNIST, E = 5 {of_images:.1g}." in judged.evidence
     assert "synthetic data 0 %; MNIST, E = 5 86 %." in judged.evidence
     assert "a mean weighted by these sums (synthetic data)" in judged.evidence
+    roomy = [where for where, share in (("synthetic data", room), ("MNIST, E = 5", of_images)) if share > 0.1]
+    assert ("more than 10% of it on " + "; ".join(roomy) in judged.evidence) == bool(roomy)
+
+
+def test_what_room_changes_stands_beside_it():
+    found = Given()
+    for seed, gap in ((1, 0.02), (2, -0.04)):
+        found.accuracies("synthetic", {"epochs": 5}, seed, fedbc=80 + gap)
+        found.accuracies("synthetic-consensus", {"epochs": 5}, seed, fedbc_consensus=80)
+    found.add("synthetic", "fedbc", {"epochs": 5}, drift=1.0, more=constrained(0.001, tolerance=4.0))
+    assert (
+        "gamma = 0 at the same rates changes global accuracy by +0.01 points in the mean, and by at most 0.04 in a run."
+        in constraint.hardly_any_room(found).evidence
+    )

@@ -13,6 +13,7 @@ from fedbc.paper.claims.verdict import CONFIRMED, NOT, NOT_RUN, PARTLY
     [
         (lambda t: 85 + 2 * (0 < t <= 0.05) - 3 * (t > 1), lambda t: 80 + (t > 0) + (t > 1), CONFIRMED),
         (lambda t: 85 + 2 * (0 < t <= 0.05), lambda t: 80 + (t > 0), PARTLY),
+        (lambda t: 85 + 0.5 * (t == 0.05), lambda t: 80.0, PARTLY),  # global accuracy alone
         (lambda t: 85 - t, lambda t: 80 - t, NOT),
     ],
 )
@@ -26,13 +27,27 @@ def test_raising_the_tolerance(of_z, of_devices, verdict):
     assert local.tolerance_trade(found).verdict == verdict
 
 
+def test_what_seeds_may_make_of_a_tolerance_is_no_gain():
+    """The best of twelve is above gamma = 0, and differs by seed as much as that."""
+    found = Given()
+    for t in TOLERANCES:
+        for seed, luck in ((1, 1.5), (2, -0.5)):
+            values = dict.fromkeys(("global_accuracy", "local_accuracy"), 0.8 + luck / 100 * (t == 0.05))
+            found.add("synthetic-gamma", "fedbc", {"tolerance": t}, seed=seed, **values)
+    judged = local.tolerance_trade(found)
+    assert judged.verdict == NOT
+    assert "+0.5 ± 1.0 (not clear) and +0.5 ± 1.0 (not clear) on gamma = 0." in judged.evidence
+    assert "raises neither clearly" in judged.evidence
+
+
 @pytest.mark.parametrize(("with_a_say", "told"), [(1, True), (0, False), (3, False)])
 def test_a_tolerance_that_only_some_devices_reach_is_told(with_a_say, told):
     found = Given()
     for t in TOLERANCES:
         multipliers = {"multipliers": [0.5] * with_a_say + [0.0] * (3 - with_a_say)}
         values = {"global_accuracy": 0.80 if t == 0.1 else 0.85, "local_accuracy": 0.8}
-        found.add("synthetic-gamma", "fedbc", {"tolerance": t}, more=multipliers, **values)
+        for seed in (1, 2):
+            found.add("synthetic-gamma", "fedbc", {"tolerance": t}, seed=seed, more=multipliers, **values)
     evidence = local.tolerance_trade(found).evidence
     assert ("At gamma = 0.1 global accuracy falls to 80.0 %: only 33 % of the devices" in evidence) == told
 

@@ -43,8 +43,17 @@ def test_margins(share, verdict):
 
 def test_margins_that_were_not_run_are_named():
     found = Given()
-    for key, value in (("fedbc", 0.58), ("fedavg", 0.5)):
-        found.add("cifar10-e5", key, {"classes": 1, "exponent": 1.2}, global_accuracy=value)
+
+    def add(seed):
+        for key, value in (("fedbc", 0.58), ("fedavg", 0.5)):
+            setting = {"classes": 1, "exponent": 1.2}
+            found.add("cifar10-e5", key, setting, seed=seed, global_accuracy=value + seed / 1000)
+
+    add(1)
+    judged = named.margins_named(found)
+    assert judged.verdict == NOT_RUN  # one seed shows a number, and proves nothing
+    assert "exponent = 1.2): +8.0 (1 seed)." in judged.evidence
+    add(2)
     judged = named.margins_named(found)
     assert (judged.verdict, judged.so_far) == (CONFIRMED, True)
     assert "exponent = 1.4): not run." in judged.evidence

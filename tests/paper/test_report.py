@@ -138,8 +138,8 @@ def test_agreeing_by_noise_is_told_in_points():
     assert (len(compared), compared.judged, compared.agree) == (3, 2, 2)
     assert compared.in_words() == (
         "3 cells; of the 2 with several seeds (4, the paper 5) 2 agree within two standard errors, 1 of these though "
-        "more than 3 points off; all in all 1 lie within 1 point of the paper's number, 2 more than 3 points off, half "
-        "of them more than 8.0"
+        "more than 3 points off; all in all 1 lie within 1 point of the paper's number, 2 more than 3 points off; in "
+        "the median it is 8.0 points"
     )
 
 
@@ -151,6 +151,9 @@ def test_no_cell_is_counted_twice(report):
         len(t.compared(Protocol.PAPER)) for name, t in report.tables.items() if name != "shakespeare-variance"
     )
     assert len(totals[Protocol.PAPER]) == counted <= 440
+    every = [c.difference for name, t in report.tables.items() if name != "shakespeare-variance" for r in t.rows
+             if r.protocol is Protocol.PAPER for c in r.cells if c.difference is not None]  # fmt: skip
+    assert sorted(totals[Protocol.PAPER].points) == sorted(map(abs, every))  # accuracies in points, and no variance
 
 
 def test_the_first_screen_has_five_sentences_and_a_chart(report, page):

@@ -8,7 +8,8 @@ import pytest
 
 import fedbc
 from fedbc.paper import hyperparameters as tuning
-from fedbc.paper import parts, runner
+from fedbc.paper import parts, runner, short
+from fedbc.paper.evidence import Evidence
 from fedbc.paper.methods import METHODS
 from fedbc.runs import read_sweep
 
@@ -199,6 +200,19 @@ def test_the_field_is_thinned_in_one_setting_and_judged_in_all(tmp_path):
     )
 
 
+class Pretending(runner.Runner):
+    """Small rates are best, whatever the method; it may be stopped on the way."""
+
+    stop_after = None
+
+    def _sweep(self, name, file, specs, say):
+        assert file == "validation/synthetic-e5.jsonl"
+        for spec in specs[: self.stop_after]:
+            self.store.lines |= scored([spec], lambda a, r: accuracy(1 - a["lr"]))
+        if self.stop_after == 1:
+            raise KeyboardInterrupt
+
+
 def test_old_choices_stay_until_all_new_ones_are_made(tmp_path, monkeypatch):
     """And then it is said how many changed, and what the old ones were."""
     small = dataclasses.replace(TUNING, methods=("fedavg", "scaffold"), rungs=(tuning.Rung(200),))
@@ -207,21 +221,11 @@ def test_old_choices_stay_until_all_new_ones_are_made(tmp_path, monkeypatch):
     tuning.write_choices(tmp_path / "chosen", small, {}, keep=old)
     assert "on the test sets" in (tmp_path / "chosen" / "synthetic-e5.toml").read_text()
     said = []
-
-    class Pretending(runner.Runner):
-        stop_after = 1
-
-        def _sweep(self, name, file, specs, say):
-            assert file == "validation/synthetic-e5.jsonl"
-            for spec in specs[: self.stop_after]:
-                self.store.lines |= scored([spec], lambda a, r: accuracy(1 - a["lr"]))
-            if self.stop_after == 1:
-                raise KeyboardInterrupt
-
+    monkeypatch.setattr(Pretending, "stop_after", 1)
     with pytest.raises(KeyboardInterrupt):
         Pretending(tmp_path).choose("synthetic-e5", say=said.append)
     assert tuning.read_choices(tmp_path / "chosen")["synthetic-e5"] == old
-    Pretending.stop_after = None
+    monkeypatch.setattr(Pretending, "stop_after", None)
     done = Pretending(tmp_path)
     done.choose("synthetic-e5", say=said.append)
     chosen = tuning.read_choices(tmp_path / "chosen")["synthetic-e5"]
@@ -230,6 +234,43 @@ def test_old_choices_stay_until_all_new_ones_are_made(tmp_path, monkeypatch):
     assert runner.Store(tmp_path).earlier["synthetic-e5"] == old
     assert small.basis("fedavg", chosen["fedavg"], done.store.lines) is tuning.Basis.VALIDATION
     assert small.basis("scaffold", old["scaffold"], done.store.lines) is tuning.Basis.TEST
+
+
+def test_some_methods_are_chosen_before_others(tmp_path, monkeypatch):
+    """The rest keep their old choices, and the report tells how many rest on what."""
+    small = dataclasses.replace(
+        TUNING, methods=("fedavg", "scaffold", "scaffold-plain"), rungs=(tuning.Rung(200),), near=False
+    )
+    monkeypatch.setitem(tuning.TUNINGS, "synthetic-e5", small)
+    old = {key: METHODS[key].candidates()[3] for key in small.methods}
+    tuning.write_choices(tmp_path / "chosen", small, {}, keep=old)
+    said, one = [], Pretending(tmp_path)
+
+    def in_words():
+        found = Evidence(tmp_path)
+        found.store.lines |= one.store.lines
+        return short.basis_in_words(found)
+
+    assert in_words().startswith("Of 3 choices of hyper-parameters 0 were made on held-out training data; the other 3 ")
+    one.choose("synthetic-e5", ["scaffold", "scaffold-plain"], say=said.append)
+    assert said[-1].startswith("synthetic-e5: 2 of 2 choices are others than before: SCAFFOLD, ")
+    chosen = tuning.read_choices(tmp_path / "chosen")["synthetic-e5"]
+    assert {key: chosen[key]["lr"] for key in chosen} == {"fedavg": 0.5, "scaffold": 0.001, "scaffold-plain": 0.001}
+    assert "are older, and not made anew yet" in (tmp_path / "chosen" / "synthetic-e5.toml").read_text()
+    # The method without momentum never was chosen on test sets.
+    assert runner.Store(tmp_path).earlier["synthetic-e5"] == {"scaffold": old["scaffold"]}
+    assert in_words().startswith(
+        "Of 3 choices of hyper-parameters 2 were made on held-out training data, which changed 1 of 1 that had been "
+        "made on the reported test sets; the other 1 still "
+    )
+    one.choose("synthetic-e5", say=said.append)
+    assert runner.Store(tmp_path).earlier["synthetic-e5"] == {"fedavg": old["fedavg"], "scaffold": old["scaffold"]}
+    assert in_words() == (
+        "Of 3 choices of hyper-parameters 3 were made on held-out training data, which changed 2 of 2 that had been "
+        "made on the reported test sets."
+    )
+    with pytest.raises(fedbc.InputError, match="'ditto' has nothing to choose in synthetic-e5"):
+        one.choose("synthetic-e5", ["ditto"], say=said.append)
 
 
 def test_a_large_file_becomes_parts_of_whole_lines(tmp_path):

@@ -92,17 +92,24 @@ def run_command(
 
 @paper_group.command("choose")
 @click.argument("groups", nargs=-1, required=True, metavar="GROUP...")
+@click.option(
+    "--method", "methods", multiple=True, metavar="KEY", help="Only this method's; may be given more than once."
+)
 @click.option("--workers", type=click.IntRange(1), help="Worker processes; one per core if not given.")
 @options.ray
 @_results
-def choose_command(groups: tuple[str, ...], workers: int | None, ray: str | None, folder: Path) -> None:
+def choose_command(
+    groups: tuple[str, ...], methods: tuple[str, ...], workers: int | None, ray: str | None, folder: Path
+) -> None:
     """Choose the hyper-parameters of GROUP (such as synthetic-e5, see `fedbc paper status`) on validation data.
 
     Choices that are there stay in force until all of a group's new ones are made; then `fedbc paper run` runs the cells
     anew whose hyper-parameters have changed. Ctrl-C at any moment; the same command goes on.
     """
+    for key in methods:
+        method(key)  # an unknown one is refused
     with stopping(folder):
-        paper.choose(groups, folder, workers=workers, ray=ray)
+        paper.choose(groups, folder, methods=methods, workers=workers, ray=ray)
     Console(soft_wrap=True).print(f"Chosen: {', '.join(groups)}. What to run anew: fedbc paper status", highlight=False)
 
 

@@ -8,8 +8,9 @@ on (`rungs`, successive halving; on text the best of each rate). A grid of few p
 starts slowly, and would be thinned out before it has begun. The choices are kept as TOML files that `fedbc sweep` can
 run.
 
-Choices that are there stay in force until a group's new ones are complete (`fedbc paper choose`). Some were made before
-there was validation data, on the reported test sets and other seeds: `Basis` tells which.
+Choices that are there stay in force until the new ones are complete, of a group or of some of its methods (`fedbc
+paper choose`). Some were made before there was validation data, on the reported test sets and other seeds: `Basis`
+tells which.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ FEW = 5
 """Grids of at most so many points are run in full."""
 OWN_RATES = {Family.FEDAVG, Family.PERFEDAVG, Family.PFEDME, Family.PERFEDBC, Family.LOCALONLY}
 """Methods whose rate says nothing of FedAvg's, and FedAvg: they search all of theirs."""
+ALWAYS_ON_VALIDATION = {"scaffold-plain", "ditto", "localonly"}
+"""Methods that joined when there was validation data: none of their choices was ever made on test sets."""
 
 
 class Basis(StrEnum):
@@ -94,8 +97,15 @@ class Tuning:
 
     def part(self, wanted: Iterable[str]) -> Tuning:
         """The part of the group that some methods need: their grids, and FedAvg's where others search next to it."""
-        needed = {METHODS[key].like or key for key in wanted} | ({"fedavg"} if self.near else set())
+        needed = {METHODS[key].like or key for key in wanted}
+        if any(self._is_near(METHODS[key]) for key in needed):
+            needed.add("fedavg")
         return replace(self, methods=tuple(key for key in self.methods if key in needed))
+
+    def _is_near(self, method: Method) -> bool:
+        """Whether a method searches only next to FedAvg's rate."""
+        own = "lr" not in method.grid or method.family in OWN_RATES or len(method.candidates()) <= FEW
+        return self.near and not own
 
     def spec(self, algorithm: Arguments, seed: int, rung: Rung, setting: Mapping[str, Any] | None = None) -> RunSpec:
         """A tuning run: only the last rounds matter, so little is measured."""
@@ -160,7 +170,7 @@ class Tuning:
     def candidates(self, method: Method, results: Results) -> list[Arguments] | None:
         """The method's grid, near FedAvg's rate where that is asked for; None while that rate is not known."""
         every = method.candidates()
-        if not self.near or "lr" not in method.grid or method.family in OWN_RATES or len(every) <= FEW:
+        if not self._is_near(method):
             return every
         fedavg, _ = self.progress(METHODS["fedavg"], results)
         if fedavg is None:
@@ -316,6 +326,7 @@ def write_choices(
     bases = {tuning.basis(key, algorithm, results) for key, algorithm in entries.items()}
     lines = [
         *(_how(tuning) if Basis.VALIDATION in bases else _how_of_old(tuning)),
+        *(['# Choices by accuracy "on the test sets" are older, and not made anew yet.'] if len(bases) > 1 else []),
         "",
         "[data]",
         *toml_lines(example.data),

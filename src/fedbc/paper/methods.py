@@ -132,6 +132,8 @@ _ADAPTED_ON_TEST = "finetuned_on_test_accuracy_weighted"
 
 WIDER_PFEDME = {"lr": (0.01, 0.1, 0.5, 1.0), "penalty": (*PENALTIES, 30.0, 100.0), "inner_lr": (0.01, 0.03, 0.1)}
 """pFedMe's grid beyond the appendix's, at whose edge the choice lay, and with the rate of its inner steps."""
+APPENDIX = {"pfedme": GRIDS["pfedme"].values}
+"""The appendix's grids where ours have become wider: choices of before there was validation data are of these."""
 
 METHODS = {
     m.key: m

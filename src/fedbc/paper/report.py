@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,8 @@ from fedbc.paper.claims.verdict import VERDICTS, Verdict, middle, reach, spread
 from fedbc.paper.evidence import Evidence
 from fedbc.paper.experiment import heading
 from fedbc.paper.gallery import FIGURES
-from fedbc.paper.methods import METHODS, Protocol
+from fedbc.paper.hyperparameters import Basis
+from fedbc.paper.methods import APPENDIX, METHODS, Protocol
 from fedbc.paper.specifications import BELOW
 from fedbc.paper.tables import PAPERS_SEEDS, Cell, Compared, Table
 from fedbc.reports.page import chart_words, environment
@@ -94,7 +96,9 @@ class Report:
             for key, basis in bases.items():
                 method, arguments = METHODS[key], self.found.store.choices[group][key]
                 values = ", ".join(f"{k} {arguments[k]:g}" for k in method.grid)
-                points = str(len(method.candidates()))
+                # An old choice is of the grid of its time.
+                grid = method.grid if basis is Basis.VALIDATION else APPENDIX.get(key, method.grid)
+                points = str(math.prod(map(len, grid.values())))
                 rows.append(
                     {"group": group, "method": method.label, "chosen": values, "points": points, "basis": basis}
                 )
@@ -106,6 +110,7 @@ class Report:
         return {
             "report": self,
             "tables": self.tables,
+            "remarks": short.remarks(self.found),
             "counted": counted,
             "gains": {"columns": COLUMNS, "rows": summary(self.found)},
             "spread": spread,
@@ -113,7 +118,7 @@ class Report:
             "reach": reach,
             "figures": FIGURES,
             "suspicions": suspected,
-            "why_below": suspicions.verdict(suspected),
+            "why_below": suspicions.verdict(suspected, suspicions.noise(self.found)),
             "below": heading(BELOW),
             "partitions": tables.partition_rows(self.found),
             "sizes": tables.size_rows(self.found),
@@ -179,8 +184,9 @@ def place(name: str) -> str:
 
 
 def _accuracy_plans() -> list[tables.TablePlan]:
-    """Every source of the paper's cells once (Shakespeare's two tables share theirs)."""
-    return list({p.source: p for p in tables.PLANS.values()}.values())
+    """The tables of accuracies: every source of the paper's cells once, for Shakespeare's table of variances shares
+    its own with that of accuracies, which comes first."""
+    return list({p.source: p for p in reversed(tables.PLANS.values())}.values())
 
 
 def _template(name: str) -> jinja2.Template:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedbc import runtime
-from fedbc.errors import unknown
+from fedbc.errors import InputError, unknown
 from fedbc.paper import measure
 from fedbc.paper.catalogue import EXPERIMENTS
 from fedbc.paper.experiment import Choices, Dataset, Experiment, Part, Run
-from fedbc.paper.hyperparameters import TUNINGS, Basis, Tuning, read_choices, write_choices
+from fedbc.paper.hyperparameters import (
+    ALWAYS_ON_VALIDATION,
+    TUNINGS,
+    Basis,
+    Tuning,
+    read_choices,
+    write_choices,
+)
 from fedbc.paper.methods import METHODS, Arguments, Family
 from fedbc.paper.parts import parts_of, split_into_parts
 from fedbc.runs import Line, Lines, RunSpec, is_result, run_missing
@@ -91,20 +98,31 @@ class Runner:
         self._complete(tuning, say)
         self._write_choices(TUNINGS[group], self.store.choices.get(group, {}), say)
 
-    def choose(self, group: str, *, say: Say) -> None:
-        """Choose all of a group's hyper-parameters on validation data; those of before stay until all are chosen."""
+    def choose(self, group: str, wanted: Collection[str] = (), *, say: Say) -> None:
+        """Choose a group's hyper-parameters on validation data, or some methods'; those of before stay until then."""
         if group not in TUNINGS:
             raise unknown("group", group, TUNINGS)
-        tuning, before = TUNINGS[group], self.store.choices.get(group, {})
+        whole, before = TUNINGS[group], self.store.choices.get(group, {})
+        tuning = whole.part(wanted) if wanted else whole
+        missing = [key for key in wanted if (METHODS[key].like or key) not in whole.methods]
+        if missing:
+            raise InputError(f"method={missing[0]!r} has nothing to choose in {group}: {', '.join(whole.methods)} have")
         self._complete(tuning, say)
-        folder = self.store.folder / CHOSEN
-        if any(tuning.basis(key, algorithm, self.store.lines) is Basis.TEST for key, algorithm in before.items()):
-            (folder / ON_TEST).mkdir(exist_ok=True)
-            (folder / f"{group}.toml").replace(folder / ON_TEST / f"{group}.toml")
-        self._write_choices(tuning, {}, say)
-        changed = [key for key, algorithm in before.items() if self.store.choices[group].get(key) != algorithm]
+        own = {key: algorithm for key, algorithm in before.items() if key in tuning.methods}
+        self._remember(whole, own)
+        self._write_choices(whole, {key: algorithm for key, algorithm in before.items() if key not in own}, say)
+        changed = [key for key, algorithm in own.items() if self.store.choices[group].get(key) != algorithm]
         labels = ", ".join(METHODS[key].label for key in changed) or "none"
-        say(f"{group}: {len(changed)} of {len(before)} choices are others than before: {labels}")
+        say(f"{group}: {len(changed)} of {len(own)} choices are others than before: {labels}")
+
+    def _remember(self, tuning: Tuning, before: Mapping[str, Arguments]) -> None:
+        """Keep choices that were made on the test sets, so that the report tells how many have changed."""
+        if not any(tuning.basis(key, algorithm, self.store.lines) is Basis.TEST for key, algorithm in before.items()):
+            return
+        old = {key: algorithm for key, algorithm in before.items() if key not in ALWAYS_ON_VALIDATION}
+        folder = self.store.folder / CHOSEN / ON_TEST
+        write_choices(folder, tuning, {}, keep={**old, **self.store.earlier.get(tuning.name, {})})
+        self.store.earlier = read_choices(folder)
 
     def _complete(self, tuning: Tuning, say: Say) -> None:
         while todo := tuning.pending(self.store.lines):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from fedbc.paper import printed
-from fedbc.paper.catalogue import SUSPICIONS
+from fedbc.paper.catalogue import SUSPICIONS, images_experiment
 from fedbc.paper.evidence import Evidence
+from fedbc.paper.experiment import Dataset
 from fedbc.paper.methods import METHODS
 from fedbc.paper.specifications import BELOW, CHANGES
 
@@ -48,12 +51,20 @@ def suspicions(found: Evidence) -> list[Suspicion]:
     return rows
 
 
-def verdict(rows: list[Suspicion]) -> str:
+def noise(found: Evidence) -> float | None:
+    """The standard deviation over seeds of the table's run, in points; None with fewer than two."""
+    values = found.values(images_experiment(Dataset.CIFAR10, BELOW["epochs"]), "fedavg", "global_accuracy", **BELOW)
+    return 100 * float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def verdict(rows: list[Suspicion], noise: float | None = None) -> str:
     """Whether one of them explains the gap, in a sentence or two; empty where there are none."""
     known = sorted((r for r in rows if r.effect is not None), key=lambda r: -(r.effect or 0))
     if not known:
         return ""
     most = "What gives most: " + ", ".join(f"{r.name} ({r.effect:+.1f})" for r in known[:3]) + "."
+    if noise is not None:
+        most += f" Seeds alone have a standard deviation of {noise:.1f} points: smaller effects tell nothing."
     points = f"{100 * NEAR:g} points of the paper"
     missing = sum(r.state == "not run" for r in rows)
     left = f" {missing} of {len(rows)} were not run yet." if missing else ""

@@ -103,8 +103,8 @@ class Compared:
             text += f", {loose} of these though more than {FAR:g} points off" if loose else ""
         return text + (
             f"; all in all {(self.points <= NEAR).sum()} lie within {NEAR:g} point of the paper's number, "
-            f"{(self.points > FAR).sum()} more than {FAR:g} points off, half of them more than "
-            f"{np.median(self.points):.1f}"
+            f"{(self.points > FAR).sum()} more than {FAR:g} points off; in the median it is "
+            f"{np.median(self.points):.1f} points"
         )
 
 

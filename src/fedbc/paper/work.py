@@ -50,6 +50,7 @@ def choose(
     groups: Sequence[str],
     results: str | Path = "results",
     *,
+    methods: Sequence[str] = (),
     workers: int | None = None,
     ray: str | None = None,
     quiet: bool = False,
@@ -58,12 +59,13 @@ def choose(
 
     Choices that are there stay until all of a group's new ones are made.
 
+    methods: only these methods' hyper-parameters, and those that they are searched next to.
     results, workers, ray, quiet: as in `run`.
     """
     runner = Runner(Path(results), workers=workers, ray=ray)
     with progress.shown(quiet=quiet) as display:
         for group in groups:
-            runner.choose(group, say=display.say)
+            runner.choose(group, methods, say=display.say)
 
 
 def select(names: Sequence[str] = (), part: Part | None = None) -> list[Study | Experiment]:

@@ -63,14 +63,13 @@ def margins_named(found: Evidence) -> Verdict:
         ours = _in_words(sound) if sound else "not run"
         theirs = f"; reference protocol {_in_words(reference)}" if reference else ""
         parts.append(f"{margin.words} {margin.points:g} ({where}): {ours}{theirs}.")
-        if sound:
-            beyond_luck = is_clear(sound) if len(sound) > 1 else True
-            held.append(float(np.mean(sound)) >= SHARE * margin.points and beyond_luck)
+        if len(sound) > 1:  # a single seed has no error
+            held.append(float(np.mean(sound)) >= SHARE * margin.points and is_clear(sound))
     if not held:
-        return Verdict(claim, NOT_RUN, "None of these settings was run.", see)
+        return Verdict(claim, NOT_RUN, f"None of these was run with several seeds. {' '.join(parts)}", see)
     text = (
-        f"At least half of the margin, and clear by a t-test at 5 %, in {sum(held)} of {len(held)} that were run. "
-        + " ".join(parts)
+        f"At least half of the margin, and clear by a t-test at 5 %, in {sum(held)} of {len(held)} that were run with "
+        f"several seeds. {' '.join(parts)}"
     )
     verdict = CONFIRMED if all(held) else PARTLY if any(held) else NOT
     return Verdict(claim, verdict, text, see, so_far=len(held) < len(MARGINS))
