@@ -55,6 +55,11 @@ class Notice(UserWarning):
     """A warning of fedbc's, for people; the command line prints it as one line."""
 
 
+def first_line(error: Exception) -> str:
+    """Of what an error says; its kind, where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def unknown(what: str, name: object, known: Iterable[str]) -> InputError:
     """The error for a name that is not in a list, with the nearest match if there is one."""
     names = sorted(known)

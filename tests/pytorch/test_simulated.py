@@ -220,6 +220,8 @@ BAD = {
     "half": (lambda: Wrong().half(), "Wrong has parameters of torch.float16"),
     "double": (lambda: Wrong().double(), "Wrong is in float64: set jax_enable_x64"),
     "no module": (lambda: 5, "gives a int, not a torch.nn.Module"),
+    "arguments": (nn.Linear, r"class 'torch.nn.*Linear'> cannot be made \(.*missing 2 required"),
+    "no sizes": (lambda: nn.LazyLinear(3), r"LazyLinear has parameters without a shape \(weight\)"),
 }
 
 
@@ -233,19 +235,55 @@ def test_what_does_not_fit_is_told_in_one_line(make, line, small):
 def test_a_module_that_cannot_be_copied_is_told():
     module = Wrong()
     module.held = (i for i in range(3))
-    with pytest.raises(InputError, match=r"module Wrong cannot be copied .*generator"):
+    with pytest.raises(InputError, match=r"module Wrong cannot be copied .*generator") as raised:
         fedbc.torch.model(module)
+    assert "give its class, or a function that makes one" in str(raised.value)
 
 
-def test_an_error_in_a_worker_names_round_device_and_module(small):
-    class Picky(nn.Linear):
-        def forward(self, x):
-            if self.training and len(x) == 3:
-                raise ValueError("three is too few")
-            return super().forward(x)
+def test_a_module_that_cannot_be_copied_is_made_by_its_function(small):
+    def make(held):
+        module = Wrong()
+        module.held = held()
+        return module
 
-    with pytest.raises(DeviceError, match="round 1, device 1: ValueError: three is too few"):
-        fedbc.simulate(fedbc.FedAvg(), fedbc.torch.model(lambda: Picky(4, 3)), small, rounds=1, batch_size=5, lanes=1)
+    ends = [
+        fedbc.simulate(fedbc.FedAvg(), fedbc.torch.model(lambda held=held: make(held)), small, **RUN)
+        for held in (lambda: (i for i in range(3)), lambda: None)
+    ]
+    for ours, theirs in zip(*(jax.tree.leaves(end.global_model) for end in ends), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("module", [Wrong(), Wrong], ids=["module", "class"])
+def test_a_module_in_the_place_of_a_model_is_told_how_to_become_one(module, small):
+    with pytest.raises(InputError, match=r"^model=.*Wrong.* give a Model, for example fedbc.torch.model\(") as raised:
+        fedbc.simulate(fedbc.FedAvg(), module, small)
+    assert "\n" not in str(raised.value)
+
+
+class Picky(nn.Linear):
+    def forward(self, x):
+        if self.training and len(x) == 3:
+            raise ValueError("three is too few")
+        return super().forward(x)
+
+
+class Detached(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).detach()
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        (Picky, r"module Picky does not take a batch of shape \(3, 4\), float32 in training: three is too few"),
+        (Detached, "the loss of module Detached does not depend on its parameters"),
+    ],
+)
+def test_an_error_in_a_worker_names_round_device_and_module(module, line, small):
+    with pytest.raises(DeviceError, match=rf"^round 1, device \d: {line}") as raised:
+        fedbc.simulate(fedbc.FedAvg(), fedbc.torch.model(lambda: module(4, 3)), small, rounds=1, batch_size=5, lanes=1)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_killed_worker_is_told_and_none_is_left(small):

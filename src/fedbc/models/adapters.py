@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,25 @@ from fedbc.errors import InputError
 from fedbc.models.base import Array, Model, Params, cross_entropy, is_largest
 
 Loss = Callable[[Array, Array], Array]
+
+
+_ADAPTERS = {
+    ("torch.nn", "Module"): "fedbc.torch.model(MyModule)",
+    ("flax.linen", "Module"): "fedbc.models.from_flax(module, example_input)",
+    ("flax.nnx", "Module"): "fedbc.models.from_nnx(make)",
+    ("equinox", "Module"): "fedbc.models.from_equinox(make)",
+}
+"""By the library and its class of modules."""
+
+
+def adapter_of(value: Any) -> str | None:
+    """The call that makes a model of a module, or class of modules, of another library; None for anything else."""
+    kind = value if isinstance(value, type) else type(value)
+    for (library, name), call in _ADAPTERS.items():
+        imported = sys.modules.get(library)
+        if imported is not None and issubclass(kind, getattr(imported, name)):
+            return call
+    return None
 
 
 def from_flax(

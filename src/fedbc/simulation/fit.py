@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedbc.data.federation import Federation
-from fedbc.errors import InputError
+from fedbc.errors import InputError, first_line
 from fedbc.models.base import Model, cross_entropy, half_squared_error
 
 Shaped = jax.ShapeDtypeStruct
@@ -39,7 +39,7 @@ def check_fit(model: Model, federation: Federation) -> None:
     except Exception as error:
         raise InputError(
             f"model {model.name} does not take examples of shape {stored.shape[1:]} of data {federation.name}: "
-            f"{_first_line(error)}"
+            f"{first_line(error)}"
         ) from error
     if not isinstance(outputs, Shaped):
         raise InputError(f"model {model.name} gives a {type(outputs).__name__}: apply must give one array")
@@ -71,7 +71,7 @@ def _parameters(model: Model) -> Any:
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"model {model.name} cannot be initialised: {_first_line(error)}") from error
+        raise InputError(f"model {model.name} cannot be initialised: {first_line(error)}") from error
     leaves = jax.tree_util.tree_leaves_with_path(model.trained(params))
     if not leaves:
         raise InputError(f"model {model.name} has no parameters: init(key) must give some to train")
@@ -94,7 +94,7 @@ def _check_judge(judge: Any, name: str, what: str, kind: Any, model: Model, outp
     except Exception as error:
         raise InputError(
             f"model {model.name}: {name} does not take outputs of shape {outputs.shape[1:]} and labels of shape "
-            f"{y.shape[1:]} and type {y.dtype} an example: {_first_line(error)}"
+            f"{y.shape[1:]} and type {y.dtype} an example: {first_line(error)}"
         ) from error
     n = outputs.shape[0]
     if not isinstance(values, Shaped) or values.shape != (n,):
@@ -123,7 +123,3 @@ def _check_is_by_example(model: Model, outputs: Shaped, y: Any) -> None:
             f"model {model.name}: loss gives an example {alone:.4g} by itself but {together:.4g} beside another one: "
             f"of outputs {outputs.shape[1:]} and labels {y.shape[1:]} an example it makes something of all with all"
         )
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

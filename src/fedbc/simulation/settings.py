@@ -26,6 +26,7 @@ from fedbc.data.splits import check_resplit
 from fedbc.data.unseen import unseen_devices
 from fedbc.data.validation import held_out_sizes
 from fedbc.errors import InputError
+from fedbc.models.adapters import adapter_of
 from fedbc.models.base import Model
 from fedbc.simulation.amounts import OnePerDevice, canonical
 from fedbc.simulation.ending import Ending
@@ -206,5 +207,7 @@ def check_together(algorithm: Algorithm, model: Model, federation: Federation) -
         ("federation", federation, Federation, "fedbc.data.synthetic()"),
     ):
         if not isinstance(value, kind):
-            raise InputError(f"{name}={value!r} is not accepted: give a {kind.__name__}, for example {example}")
+            example = adapter_of(value) or example
+            shown = " ".join(repr(value).split())
+            raise InputError(f"{name}={shown} is not accepted: give a {kind.__name__}, for example {example}")
     check_fit(model, federation)

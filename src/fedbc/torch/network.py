@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedbc.errors import InputError
+from fedbc.errors import InputError, first_line
 from fedbc.runtime import usable_cores
 from fedbc.torch import weights
 from fedbc.torch.oracle import check_outputs
@@ -46,6 +46,8 @@ class Network:
         self._source, self.channels_first, self.transform = source, channels_first, transform
         self.template = self._made(0)
         self.name = type(self.template).__name__
+        if without := [name for name, p in self.template.named_parameters() if nn.parameter.is_lazy(p)]:
+            raise InputError(f"module {self.name} has parameters without a shape ({without[0]}): give it their sizes")
         self.trained = {name: p for name, p in sorted(self.template.named_parameters()) if p.requires_grad}
         self.shapes = {name: tuple(p.shape) for name, p in self.trained.items()}
         if not self.trained:
@@ -66,7 +68,13 @@ class Network:
             return copied(self._source)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            module = self._source()
+            try:
+                module = self._source()
+            except Exception as error:
+                raise InputError(
+                    f"module={self._source!r} cannot be made ({first_line(error)}): give a class or function that "
+                    "needs no arguments, such as lambda: MyModule(10)"
+                ) from error
         if not isinstance(module, nn.Module):
             raise InputError(
                 f"module={self._source!r} gives a {type(module).__name__}, not a torch.nn.Module: "
@@ -94,15 +102,29 @@ class Network:
 
     def copy(self) -> nn.Module:
         """A module of its own for somebody who computes."""
-        return copied(self.template)
+        try:
+            return copied(self.template)
+        except InputError:
+            if isinstance(self._source, nn.Module):
+                raise
+            module = self._made(0)
+            module.load_state_dict(self.template.state_dict())
+            return module
 
     def forward(self, module: nn.Module, x: Tensor) -> Tensor:
         """The outputs of a copy of the module for examples as the federation has them; in training, transformed."""
         if self.channels_first:  # images keep their layout in memory, which is PyTorch's faster one
             x = x.movedim(-1, 1)
-        if module.training and self.transform is not None:
-            x = self.transform(x)
-        outputs = module(x)
+        try:
+            taken = self.transform(x) if module.training and self.transform is not None else x
+            outputs = module(taken)
+        except Exception as error:
+            what = f"module {self.name}" if self.transform is None else f"module {self.name}, or its transform,"
+            hint = "" if self.channels_first or x.ndim < 4 else "; colours first? channels_first=True"
+            raise InputError(
+                f"{what} does not take a batch of shape {tuple(x.shape)}, {str(x.dtype).removeprefix('torch.')}"
+                f"{' in training' if module.training else ''}: {first_line(error)}{hint}"
+            ) from error
         check_outputs(self.name, outputs, len(x))
         return outputs
 
@@ -121,18 +143,8 @@ class Network:
         asked = (shape, str(np.dtype(dtype)))
         if asked not in self._outputs:
             x = torch.from_numpy(np.zeros((2, *shape), np.dtype(str(dtype))))
-            try:
-                with torch.no_grad():
-                    outputs = self.forward(self.copy().eval(), x)
-            except InputError:
-                raise
-            except Exception as error:
-                taken = tuple(x.movedim(-1, 1).shape if self.channels_first else x.shape)
-                hint = "" if self.channels_first or len(shape) < 3 else "; colours first? channels_first=True"
-                raise InputError(
-                    f"module {self.name} does not take a batch of shape {taken}, {asked[1]}: "
-                    f"{str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}{hint}"
-                ) from error
+            with torch.no_grad():
+                outputs = self.forward(self.copy().eval(), x)
             self._outputs[asked] = (tuple(outputs.shape[1:]), TYPES.get(outputs.dtype, self.dtype))
         return self._outputs[asked]
 
@@ -213,7 +225,7 @@ def copied(module: nn.Module) -> nn.Module:
         return copy.deepcopy(module)
     except Exception as error:
         raise InputError(
-            f"module {type(module).__name__} cannot be copied ({str(error).splitlines()[0]}): "
+            f"module {type(module).__name__} cannot be copied ({first_line(error)}): "
             "give its class, or a function that makes one"
         ) from error
 

@@ -105,6 +105,11 @@ class Oracle:
         total, gradient = 0.0, None
         for part in batch:
             value = self._loss(part)
+            if not value.requires_grad:
+                raise InputError(
+                    f"the loss of module {type(self.module).__name__} does not depend on its parameters: "
+                    "are its outputs computed under no_grad, or detached?"
+                )
             parts = torch.autograd.grad(value, self.trained, materialize_grads=True, allow_unused=True)
             total += part.share * value.item()
             gradient = self._joined(parts, part.share, gradient)
