@@ -64,7 +64,7 @@ def personalize(
         validation, they are not trained on, and are what is reported on.
     model, federation: what it was made with; a federation with other devices will do.
     how: "solve" the constrained problem for a path of tolerances (small models), or "walk" it by mini-batch descent
-        (networks); "auto" takes the first for models that are `tiny`.
+        (networks); "auto" takes the first for models that are `tiny` and keep no statistics besides parameters.
     initial: the common model that training alone starts from; the one of the run's seed if not given.
     seed: draws the folds and the batches; that of the run if not given.
     accuracy: to which the problems are solved: the largest ‖∇f_i(x) + 2 lambda_i (x - z)‖ (epsilon_i).
@@ -81,9 +81,9 @@ def personalize(
     if lanes is not None:
         checks.integer("lanes", lanes, at_least=1)
     check_fit(model, federation)
-    if model.statistics is not None:
+    if model.statistics is not None and how == "solve":
         raise InputError(
-            f"model {model.name} keeps statistics besides its parameters: personal models are for models without"
+            f"how='solve' is not for model {model.name}, which keeps statistics besides its parameters: give 'walk'"
         )
     result = _read(what)
     run = result.spec.get("run", {}) if result is not None else {}
@@ -93,7 +93,7 @@ def personalize(
     like = jax.eval_shape(model.init, jax.random.key(0))
     z = fitted(result.global_model if result is not None else what, like)
     origin = fitted(model.init(run_key(seed, INIT)) if initial is None else initial, like)
-    solved = model.tiny if how == "auto" else how == "solve"
+    solved = (model.tiny and model.statistics is None) if how == "auto" else how == "solve"
     method = result.spec.get("algorithm", {}) if result is not None else {}
     steps = Steps(
         lr=checks.number("lr", method.get("lr", 0.01) if lr is None else lr, above=0),
@@ -105,7 +105,9 @@ def personalize(
     )
     facts: dict[str, Any] = {"how": "solve" if solved else "walk", "seed": seed, "classes": model.correct is not None}
     facts |= {"accuracy": accuracy} if solved else {k: v for k, v in vars(steps).items() if k != "seed"}
-    work = _Work(model, federation, z, origin, lanes, _kept(checkpoint, facts, federation, z, origin), facts)
+    statistics = _statistics(model, federation, z, origin, trained)
+    begin = (z, origin) if statistics is None else (z, origin, statistics)
+    work = _Work(model, federation, z, origin, lanes, _kept(checkpoint, facts, federation, *begin), facts, statistics)
     with progress.shown(quiet=quiet) as display:
         if solved:
             return work.solved(seed, accuracy, display, trained)
@@ -123,6 +125,25 @@ def _has_trained_on(result: Result, federation: Federation) -> bool:
     run by name), the federation is taken to be the one that it names."""
     told = result.spec.get("data", {})
     return "file" in told or told.get("checksum") in (None, checksum(federation))
+
+
+def _statistics(
+    model: Model, federation: Federation, z: Any, origin: Any, result: Result | None
+) -> dict[str, Any] | None:
+    """What each device's walks begin with, stacked, of a model that keeps statistics: from z, the device's own if they
+    stayed with it in training, else z's; alone, the initial ones."""
+    if model.statistics is None:
+        return None
+
+    def of_all(params: Any) -> Any:
+        return jax.tree.map(lambda a: np.repeat(np.asarray(a)[None], federation.devices, axis=0), params["statistics"])
+
+    own, numbered = of_all(z), _trained_on(result, federation)
+    if result is not None and numbered is not None and model.statistics == "local":
+        kept = storage.restored(z, storage.named(result.participants_models))["statistics"]
+        for whole, part in zip(jax.tree.leaves(own), jax.tree.leaves(kept), strict=True):
+            whole[numbered] = part
+    return {"z": own, "alone": of_all(origin)}
 
 
 def _kept(checkpoint: str | Path | None, facts: dict[str, Any], federation: Federation, *models: Any) -> Path | None:
@@ -162,10 +183,11 @@ class _Work:
         lanes: int | None,
         folder: Path | None,
         facts: dict[str, Any],
+        statistics: dict[str, Any] | None,
     ) -> None:
         self.model, self.federation, self.z, self.origin = model, federation, z, origin
         self.lanes = Lanes(min(lanes or runtime.default_lanes(), federation.devices))
-        self.folder, self.facts = folder, facts
+        self.folder, self.facts, self.statistics = folder, facts, statistics
         self.wanted_lanes = lanes
 
     def solved(self, seed: int, accuracy: float, display: progress.Display, result: Result | None) -> Personalized:
@@ -210,9 +232,9 @@ class _Work:
             display.count(f"walk from {name}", epoch, how.epochs)
 
         starts = {"z": self.z, "alone": self.origin}
-        walks = Walks(self.model, self.federation, starts, how, self.wanted_lanes, self.folder, on_epoch)
-        out = walks.run()
-        leaves = zip(jax.tree.leaves(out.personal), jax.tree.leaves(self.z), strict=True)
+        lanes, trained = self.wanted_lanes, self.model.trained
+        out = Walks(self.model, self.federation, starts, how, lanes, self.folder, on_epoch, self.statistics).run()
+        leaves = zip(jax.tree.leaves(trained(out.personal)), jax.tree.leaves(trained(self.z)), strict=True)
         drift = sum(((np.asarray(x, float) - z) ** 2).reshape(len(x), -1).sum(1) for x, z in leaves)
         gamma = np.where(out.from_z, drift, np.inf)
         unknown = np.full(len(gamma), np.nan)
@@ -244,7 +266,11 @@ class _Work:
             stored.put(models, who)
             return worth(*score(devices, z, data, data))
 
-        right = {"global": worth(*scorer.one(z, data))}
+        if self.statistics is None:
+            right = {"global": worth(*scorer.one(z, data))}
+        else:  # z is judged as training judges it: with the statistics that the device has
+            shared = jax.tree.map(lambda a: np.repeat(np.asarray(a)[None], len(devices), axis=0), self.z["params"])
+            right = {"global": of({"params": shared, "statistics": self.statistics["z"]}, devices)}
         numbered = _trained_on(result, federation)
         if result is not None and numbered is not None:
             like = jax.tree.map(np.asarray, self.z)

@@ -6,7 +6,7 @@ tolerance gamma = ‖x - z‖². How far a device should go is chosen on example
 all of them. A second walk starts at the common initial model, so that training alone is among the choices.
 
 The epochs are rounds of local-only training in the simulator, in which every device takes part, so that its lanes and
-PyTorch modules serve here, too.
+PyTorch modules serve here, too. Statistics that a model keeps besides its parameters go along with the device.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from fedbc.algorithms.base import Context
 from fedbc.algorithms.localonly import LocalOnly
 from fedbc.data.federation import Federation, Split
 from fedbc.models.base import Model
@@ -46,16 +48,33 @@ class Steps:
 class Walkers:
     """The walks of a federation's devices from one model."""
 
-    def __init__(self, model: Model, federation: Federation, start: Any, how: Steps, *, lanes: int | None) -> None:
+    def __init__(
+        self, model: Model, federation: Federation, start: Any, how: Steps, *, lanes: int | None, statistics: Any = None
+    ) -> None:
+        """`start` is the model that all begin at, and `statistics` are their own, stacked."""
+        if model.statistics is not None:  # while walking, nobody hears of anybody else's
+            model = replace(model, statistics="local")
         settings = Settings(
             epochs=1, batch_size=how.batch_size, seed=how.seed, evaluate=(), evaluate_every=2**30, lanes=lanes
         )
         algorithm = LocalOnly(lr=how.lr, momentum=how.momentum)
         self.run = Simulation(algorithm, model, federation, settings, initial=start)
+        if model.statistics is not None:
+            self._begin_with(statistics)
         self._judge = Scorer(
             judged(model), federation, federation.test, self.run.engine.lanes, self.run.planner.depth
-        ).own_rows(OwnModels(algorithm, self.run.store))
+        ).own_rows(OwnModels(self.run.algorithm, self.run.store))
         self.devices = np.arange(federation.devices)
+
+    def _begin_with(self, statistics: Any) -> None:
+        """Every device is there, with statistics of its own."""
+        z, none = self.run.algorithm.global_model(self.run.server), jnp.zeros((), np.int32)
+        count = self.run.federation.devices
+
+        def one(statistics: Any) -> Any:
+            return self.run.algorithm.init_device({**z, "statistics": statistics}, Context(none, none, none))
+
+        self.run.store.restore(np.arange(count), jax.tree.map(np.asarray, jax.vmap(one)(statistics)))
 
     def epoch(self) -> None:
         """The devices that have not stopped go on for one epoch."""

@@ -65,6 +65,8 @@ class Walks:
     lanes: int | None
     folder: Path | None = None
     on_epoch: OnEpoch | None = None
+    statistics: dict[str, Any] | None = None
+    """of a model that keeps some: those that each device begins with, stacked, by the names in STARTS"""
 
     def run(self) -> Walked:
         """Held out, chosen, walked again."""
@@ -102,17 +104,22 @@ class Walks:
             rows = fold_of == fold
             if not rows.any():
                 continue
-            federation, _ = held_out_by(self.federation, fold_of, fold)
+            federation, who = held_out_by(self.federation, fold_of, fold)
             ends = federation.test.offsets
             lowest = None if rival is None else by_device(rival[:, rows], ends).min(0)
-            scores = self._walk(start, fold, federation, lowest)
+            scores = self._walk(start, fold, federation, who, lowest)
             table[: len(scores), rows], table[len(scores) :, rows] = scores, scores[-1]
         if kept is not None:
             storage.write_arrays(kept, {"scores": table}, {})
         return table
 
-    def _walk(self, start: str, fold: int, federation: Federation, lowest: Array | None) -> Array:
-        walkers = Walkers(self.model, federation, self.starts[start], self.how, lanes=self.lanes)
+    def _walkers(self, start: str, federation: Federation, who: Array) -> Walkers:
+        """`federation` are devices with the numbers `who`."""
+        own = None if self.statistics is None else jax.tree.map(lambda a: a[who], self.statistics[start])
+        return Walkers(self.model, federation, self.starts[start], self.how, lanes=self.lanes, statistics=own)
+
+    def _walk(self, start: str, fold: int, federation: Federation, who: Array, lowest: Array | None) -> Array:
+        walkers = self._walkers(start, federation, who)
         scores, name = [walkers.scores()], f"{start}, fold {fold + 1}"
         going = np.arange(federation.devices)
         while len(scores) <= self.how.epochs and len(going):
@@ -129,13 +136,15 @@ class Walks:
         """Each device's model after so many epochs on all of its examples."""
         z = self.starts[start]
         out = jax.tree.map(lambda a: np.repeat(np.asarray(a)[None], len(epochs), axis=0), z)
+        if self.statistics is not None:
+            out = {**out, "statistics": jax.tree.map(np.array, self.statistics[start])}
         going = np.flatnonzero(epochs > 0)
         if not len(going):
             return out
         kept = self.folder / f"again-{name or start}.safetensors" if self.folder is not None else None
         if kept is not None and kept.exists():
             return storage.restored(z, storage.read_arrays(kept)[0])
-        walkers = Walkers(self.model, subset(self.federation, going), z, self.how, lanes=self.lanes)
+        walkers = self._walkers(start, subset(self.federation, going), going)
         for epoch in range(1, int(epochs.max()) + 1):
             walkers.go_on(np.flatnonzero(epochs[going] >= epoch))
             walkers.epoch()

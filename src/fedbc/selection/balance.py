@@ -92,12 +92,10 @@ def calibrate(
         None if tolerances is None else tuple(dict.fromkeys(tolerances)),
         points,
         tuple(dict.fromkeys(starts)),
-        personalize and model.statistics is None,
+        personalize,
     )
     about = [final.chosen_on(federation, model, plan.validation, len(plan.seeds))]
     _check(plan, federation, model)
-    if personalize and not plan.personalize:
-        about.append(f"Nothing was personalised: {model.name} keeps statistics besides its parameters.")
     folder = Path(out) if out is not None else usual_folder("calibrate", base.data_name)
     _take(folder)
     with progress.shown(quiet=quiet) as display:
