@@ -363,6 +363,14 @@ def test_buffers_go_with_the_device_or_are_averaged(statistics, make_federation)
         assert counted.tolist() == [5 + first, 5 + second]  # round 1 ends at 4 and 6, whose mean is 5.2
 
 
+def test_a_batch_norm_takes_a_batch_of_one_example(make_federation):
+    federation, model = make_federation((11, 15)), fedbc.torch.model(Normed)
+    run = RUN | {"rounds": 2, "sample": None, "evaluate": ("global",)}
+    fast, slow = (fedbc.simulate(fedbc.FedBC(lr=0.1), model, federation, debug=d, **run) for d in (False, True))
+    for a, b in zip(jax.tree.leaves(fast.local_models), jax.tree.leaves(slow.local_models), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
 def test_schedules_and_optimizers_are_jaxs(small):
     equal_runs(fedbc.FedBC(lr=0.05), small, optimizer="adam", lr_schedule=lambda round: 1 / (1 + round), clip=1.0)
 

@@ -102,12 +102,7 @@ def _alias(equation: Any, invars: list[Atom]) -> Atom | None:
 
 def needed(equations: list[Equation], results: list[Atom]) -> tuple[list[Equation], list[Atom]]:
     """What the results need, each once; a loss and its gradient at one point as one question."""
-    asked_for = {id(a) for a in results}
-    kept: list[Equation] = []
-    for equation in reversed(equations):
-        if any(id(v) in asked_for for v in equation.outvars):
-            asked_for.update(id(a) for a in equation.invars)
-            kept.append(equation)
+    kept, _ = _asked_for(equations, results)
     first: dict[tuple[Any, ...], Equation] = {}
     known: dict[int, Atom] = {}
     unique: list[Equation] = []
@@ -123,6 +118,33 @@ def needed(equations: list[Equation], results: list[Atom]) -> tuple[list[Equatio
             first[asked] = equation
             unique.append(equation)
     return _paired(unique), [known.get(id(a), a) for a in results]
+
+
+def _asked_for(equations: list[Equation], results: list[Atom]) -> tuple[list[Equation], set[int]]:
+    """The equations that results need, the last one first, and all atoms of theirs."""
+    asked_for = {id(a) for a in results}
+    kept: list[Equation] = []
+    for equation in reversed(equations):
+        if any(id(v) in asked_for for v in equation.outvars):
+            asked_for.update(id(a) for a in equation.invars)
+            kept.append(equation)
+    return kept, asked_for
+
+
+def inputs_needed(closed: Any) -> set[int]:
+    """The numbers of a function's inputs that its results need."""
+    _, asked_for = _asked_for(*inlined(closed))
+    return {number for number, var in enumerate(closed.jaxpr.invars) if id(var) in asked_for}
+
+
+def results_following(closed: Any, inputs: Sequence[int]) -> set[int]:
+    """The numbers of a function's results that depend on some of its inputs."""
+    equations, results = inlined(closed)
+    reached = {id(closed.jaxpr.invars[number]) for number in inputs}
+    for equation in equations:
+        if any(id(a) in reached for a in equation.invars):
+            reached.update(id(v) for v in equation.outvars)
+    return {number for number, atom in enumerate(results) if id(atom) in reached}
 
 
 def _paired(equations: list[Equation]) -> list[Equation]:

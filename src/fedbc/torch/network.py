@@ -35,6 +35,7 @@ def called(work: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *arguments: _threads.submit(work, *arguments).result()
 
 
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 TYPES = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 
 
@@ -59,6 +60,7 @@ class Network:
             found = ", ".join(sorted(str(t) for t in types))
             raise InputError(f"module {self.name} has parameters of {found}: give all of them one type, torch.float32")
         self.dtype: Any = TYPES[types.pop()]
+        self._norms_batches = any(isinstance(part, BATCH_NORMS) for part in self.template.modules())
         self._own = threading.local()
         self._outputs: dict[tuple[Any, ...], tuple[tuple[int, ...], Any]] = {}
 
@@ -117,7 +119,9 @@ class Network:
             x = x.movedim(-1, 1)
         try:
             taken = self.transform(x) if module.training and self.transform is not None else x
-            outputs = module(taken)
+            # In training a BatchNorm wants two examples: one is repeated, as in models of JAX a part of a batch is.
+            alone = module.training and self._norms_batches and len(taken) == 1
+            outputs = module(torch.cat([taken, taken]))[:1] if alone else module(taken)
         except Exception as error:
             what = f"module {self.name}" if self.transform is None else f"module {self.name}, or its transform,"
             hint = "" if self.channels_first or x.ndim < 4 else "; colours first? channels_first=True"

@@ -2,8 +2,9 @@
 
 A device's `begin` and `finish`, the server's `update` and all state are JAX's, as for any model; between the two a
 worker process takes the steps: the method's own `step`, traced (`fedbc.torch.program`), on the module
-(`fedbc.torch.oracle`). Only what steps read and change travels. Who trains, on which rows, in which lane, with which
-random numbers, is the same as for a model of JAX; a lane is a worker.
+(`fedbc.torch.oracle`). To it travels what the steps read, once a round what begins alike on all devices, such as z; and
+back what the method's end needs. Who trains, on which rows, in which lane, with which random numbers, is the same as
+for a model of JAX; a lane is a worker.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ from fedbc.simulation.store import DeviceStore
 from fedbc.simulation.training import Meanwhile, SingleRounds, Trained, Training
 from fedbc.torch import workers
 from fedbc.torch.data import DeviceData
+from fedbc.torch.equations import inputs_needed, results_following
 from fedbc.torch.network import Network
 from fedbc.torch.operations import Unknown
 from fedbc.torch.oracle import Batch, Oracle, TorchLoss, loss
 from fedbc.torch.program import trace
+from fedbc.torch.vectors import Vectors
 
 Array = np.ndarray
 
@@ -86,9 +89,20 @@ class Steps:
         """what the method carries, then the statistics"""
         beside = list(range(self.carried, len(self.leaves)))
         forwarded = self.program.forwarded()
-        self.changed = [i for i in range(self.carried) if forwarded[i] != i] + beside
-        read = self.program.used | {f for i, f in enumerate(forwarded) if f is not None and f != i}
-        self.read = sorted(i for i in read if i < self.carried) + beside
+        self.moved = [i for i in range(self.carried) if forwarded[i] != i] + beside
+        used = self.program.used | {f for i, f in enumerate(forwarded) if f is not None and f != i}
+        read = sorted(i for i in used if i < self.carried) + beside
+        begins_with = (shapes.broadcast, shapes.device, context, number)
+        before, of_device = (len(jax.tree.leaves(part)) for part in (begins_with[0], begins_with[1:3]))
+        following = results_following(jax.make_jaxpr(self.begin)(*begins_with), range(before, before + of_device))
+        self.common = [i for i in read if self.leaves[i].ndim and i not in following]
+        """of what the steps read, the vectors that are the same on all devices of a round"""
+        self.own = [i for i in read if i not in self.common]
+        self.changed = self.moved
+        ended = jax.make_jaxpr(self.finish)(*begins_with, [self.leaves[i] for i in self.moved])
+        needs, first = inputs_needed(ended), before + of_device + 1
+        self.changed = [i for place, i in enumerate(self.moved, first) if place in needs]
+        """of what the steps change, what the method's end needs"""
 
     def begin(self, message: Any, state: Any, context: Context, round: Any) -> list[Any]:
         """The leaves, vectors joined."""
@@ -115,63 +129,11 @@ class Steps:
         return self.vectors.joined(own), statistics
 
 
-class Vectors:
-    """Between parameters by name and one vector; `joined` finds them wherever they are in a tree."""
-
-    def __init__(self, params: Any) -> None:
-        self.shapes, structure = jax.tree.flatten(params)
-        self.structure: Any = structure
-        self.size = sum(int(np.prod(s.shape)) for s in self.shapes)
-
-    def joined(self, tree: Any) -> Any:
-        """The tree with a `Vector` for each set of parameters in it."""
-        return jax.tree.map(self._join, tree, is_leaf=self._is_params)
-
-    def split(self, tree: Any) -> Any:
-        """The inverse."""
-        return jax.tree.map(
-            lambda leaf: self._split(leaf.values) if isinstance(leaf, Vector) else leaf,
-            tree,
-            is_leaf=lambda node: isinstance(node, Vector),
-        )
-
-    def _is_params(self, tree: Any) -> bool:
-        return not jax.tree_util.all_leaves([tree]) and jax.tree.structure(tree) == self.structure
-
-    def _join(self, node: Any) -> Any:
-        if not self._is_params(node):
-            return node
-        return Vector(jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(node)]))
-
-    def _split(self, vector: Any) -> Any:
-        ends = np.cumsum([int(np.prod(s.shape)) for s in self.shapes])
-        parts = jnp.split(vector, ends[:-1])
-        leaves = [part.reshape(s.shape) for part, s in zip(parts, self.shapes, strict=True)]
-        return jax.tree.unflatten(self.structure, leaves)
-
-
-@jax.tree_util.register_pytree_node_class
-class Vector:
-    """Parameters laid out as one vector. Its own kind of node: a method that looks into trees finds one leaf."""
-
-    def __init__(self, values: Any) -> None:
-        self.values = values
-
-    def tree_flatten(self) -> tuple[tuple[Any], None]:
-        """Its values."""
-        return (self.values,), None
-
-    @classmethod
-    def tree_unflatten(cls, _: None, children: tuple[Any]) -> Vector:
-        """From its values."""
-        return cls(*children)
-
-
 class Facts(NamedTuple):
     """What travels through the pipe to a worker."""
 
     numbers: list[Any]
-    """the carry's leaves that are numbers, in the order of those that steps read; None for an array"""
+    """the device's own leaves that are numbers, in the order of those that steps read; None for an array"""
     steps: int
     rows: int
     """rows of the device's table; for full-batch descent, its examples"""
@@ -202,20 +164,32 @@ class TorchRounds(Training):
         self.data = DeviceData(network, engine.work, planner, data[0], key[0])
         layout = workers.Layout()
         leaves = self.steps.leaves
-        self._given = {i: layout.add(leaves[i].shape, leaves[i].dtype) for i in self.steps.read if leaves[i].ndim}
+        self._given = {i: layout.add(leaves[i].shape, leaves[i].dtype) for i in self.steps.own if leaves[i].ndim}
         self._taken = {i: layout.add(leaves[i].shape, leaves[i].dtype) for i in self.steps.changed if leaves[i].ndim}
         self.data.lay_out(layout)
         self._bytes, self._mean_loss = layout.bytes, mean_loss
+        layout = workers.Layout()
+        self._shared = {i: layout.add(leaves[i].shape, leaves[i].dtype) for i in self.steps.common}
+        self._common = workers.Slots(layout.bytes, 1)
         self._workers: list[Any] = []
         self._begin, self._finish = jax.jit(self._begun), jax.jit(self._finished, donate_argnums=(0,))
+        self._begin_common = jax.jit(self._begun_alike)
         self._conclude = engine.concluding()
 
     # In JAX.
 
     def _begun(self, server: Any, row: Packed, facts: Array) -> list[Any]:
-        """What the steps read."""
+        """What the steps read of the device's own."""
         leaves = self.steps.begin(*self._device(server, row, facts))
-        return [leaves[i] for i in self.steps.read]
+        return [leaves[i] for i in self.steps.own]
+
+    def _begun_alike(self, server: Any, round: Any) -> list[Any]:
+        """What they read that is the same on all devices: any device will do."""
+        none = jnp.zeros((), np.int32)
+        state = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), self.engine.shapes.device)
+        message = self.engine.algorithm.broadcast(server)
+        leaves = self.steps.begin(message, state, Context(none, none, none), round)
+        return [leaves[i] for i in self.steps.common]
 
     def _finished(self, total: Any, server: Any, row: Packed, facts: Array, changed: list[Any]) -> tuple[Any, ...]:
         """The lane's total with the device's summand, its new state and its diagnostics."""
@@ -279,6 +253,8 @@ class TorchRounds(Training):
             if send_later:
                 send(lane)
 
+        for i, leaf in zip(self.steps.common, self._begin_common(server, np.int32(plan.round)), strict=True):
+            self._common.array(0, self._shared[i])[...] = leaf
         for _ in range(workers.SLOTS):
             for lane in lanes:
                 send(lane)
@@ -301,7 +277,7 @@ class TorchRounds(Training):
         worker = self._workers[lane]
         leaves = self._begin(server, row, facts)
         numbers: list[Any] = []
-        for i, leaf in zip(self.steps.read, leaves, strict=True):
+        for i, leaf in zip(self.steps.own, leaves, strict=True):
             if i in self._given:
                 worker.slots.array(slot, self._given[i])[...] = leaf
                 numbers.append(None)
@@ -326,7 +302,7 @@ class TorchRounds(Training):
     def _serve(self) -> workers.Serve:
         """A device's steps; what it refers to is forked with it."""
         steps, data = self.steps, self.data
-        given, taken = self._given, self._taken
+        given, taken, common, shared = self._given, self._taken, self._common, self._shared
         network, mean_loss = self.network, self._mean_loss
         kept: list[Oracle] = []
 
@@ -339,8 +315,11 @@ class TorchRounds(Training):
             oracle.spare.clear()
             buffers = dict(oracle.module.named_buffers())
             values: list[Any] = [None] * len(steps.leaves)
-            for i, number in zip(steps.read, facts.numbers, strict=True):
+            for i, number in zip(steps.own, facts.numbers, strict=True):
                 values[i] = torch.from_numpy(slots.array(slot, given[i])) if i in given else number
+            for i, place in shared.items():
+                vector = torch.from_numpy(common.array(0, place))
+                values[i] = vector.clone() if i in steps.moved else vector
             for name, value in zip(steps.statistics, values[steps.carried :], strict=True):
                 buffers[name].copy_(torch.as_tensor(value))
             values = values[: steps.carried]

@@ -79,10 +79,10 @@ _pipes: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
 class Slots:
-    """Some slots of memory that this process and a worker share."""
+    """Some slots of memory that this process and workers share."""
 
-    def __init__(self, bytes: int) -> None:
-        self.memory = [mmap.mmap(-1, max(bytes, mmap.PAGESIZE)) for _ in range(SLOTS)]
+    def __init__(self, bytes: int, count: int = SLOTS) -> None:
+        self.memory = [mmap.mmap(-1, max(bytes, mmap.PAGESIZE)) for _ in range(count)]
 
     def array(self, slot: int, place: Place) -> Array:
         """An array in a slot, as a view."""
