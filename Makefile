@@ -63,6 +63,7 @@ bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.startup
+	$(BIN)/python -m benchmarks.frameworks
 	$(BIN)/python -m benchmarks.grid
 	$(BIN)/python -m benchmarks.machines
 	$(BIN)/python -m benchmarks.report

@@ -51,6 +51,58 @@ def modules(found: Record) -> list[str]:
     ]
 
 
+def frameworks(found: Record) -> list[str]:
+    """The same network from three libraries."""
+    rows = [[n, number(r["first_round"]), number(1e3 * r["round"])] for n, r in found["networks"].items()]
+    return [
+        "## The same network in PyTorch, Flax and Equinox",
+        f"60-32-10 with ReLU, as [Your own model](own-model.md) begins with it; {found['setting']}; {found['date']}. "
+        "`python -m benchmarks.frameworks`; the first round compiles.",
+        table(["", "first round, s", "a later round, ms"], rows, "lrr"),
+    ]
+
+
+def summary(found: Record) -> str:
+    """What docs/own-model.md says of the speed."""
+    networks, here, parts = found.get("own_networks", {}), found["machine"], []
+    if "frameworks" in found:
+        times = {name: number(1e3 * r["round"]) for name, r in found["frameworks"]["networks"].items()}
+        told = ", ".join(f"{ms} ms from {name}" for name, ms in times.items())
+        parts.append(f"A round of this network took {told} ({found['frameworks']['setting']}).")
+    if networks:
+        rows = []
+        for _, network in in_order(networks):
+            ours = [_milliseconds(network, "fedbc"), _milliseconds(network, "modules")]
+            peers = [_milliseconds(network, peer) for peer in ("pytorch", "pfl")]
+            rows.append([network["title"], *ours, *peers, _faster(network), compiling(network)])
+        head = ["ms a step", "from Flax", "as a PyTorch module", "PyTorch loop", "pfl-research", "times faster"]
+        dates = sorted({network["date"][:10] for network in networks.values()})
+        parts += [
+            "Larger ones, with FedAvg and batches of 20, in fedbc and in other ways to simulate, each in its fastest "
+            "variant (threads, processes, layout of images): milliseconds per step of training, how many times faster "
+            "the model from Flax is than the best of the others, and by how many seconds the first round, which "
+            "compiles, is longer than a later one.",
+            table([*head, "compiling, s"], rows, "lrrrrrr"),
+        ]
+        parts += busy_with_others(networks)
+        parts.append(
+            f"On {here['cores']} cores of {here['cpu']}, {' and '.join(dates)}; more in [Benchmarks](benchmarks.md)."
+        )
+    return "\n\n".join(parts)
+
+
+def _milliseconds(network: Record, contestant: str) -> str:
+    """A step's time, of the contestant's fastest variant."""
+    variants = network["contestants"].get(contestant, {}).values()
+    there = [1e3 * step_seconds(r, "train") for r in variants if r.get("train") and "absent" not in r]
+    return number(min(there)) if there else "–"
+
+
+def _faster(network: Record) -> str:
+    value = times_faster_than_best(network, "fedbc", {name for name, _ in PEERS})
+    return number(value) if value else "–"
+
+
 def in_order(networks: dict[str, Record]) -> list[tuple[str, Record]]:
     """Those that were measured, in the order of the workloads."""
     return [(name, networks[name]) for name in ALL if name in networks]

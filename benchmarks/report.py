@@ -12,12 +12,12 @@ import argparse
 from pathlib import Path
 from statistics import median
 
-from benchmarks import results
+from benchmarks import networks_report, results
 from benchmarks.figures import NAMES, QUIET, Record, number, ratio, step_seconds, table, verdict
-from benchmarks.networks_report import modules, own_networks
 
 ROOT = Path(__file__).parent.parent
 PAGE, README = ROOT / "docs" / "benchmarks.md", ROOT / "README.md"
+OWN_MODEL = ROOT / "docs" / "own-model.md"
 MARKS = "<!-- from benchmarks/results.json, by `python -m benchmarks.report` -->", "<!-- up to here -->"
 MODES = {"train": "training only", "evaluate": "training and evaluation on all test examples"}
 FASTER = {
@@ -332,8 +332,10 @@ def page(found: Record) -> str:
         parts += ["## Warm-up and idleness", cold, warm_up(workloads)]
         parts += ["## Versions", versions(workloads)]
     if "own_networks" in found:
-        parts += own_networks(found["own_networks"])
-    parts += modules(found)
+        parts += networks_report.own_networks(found["own_networks"])
+    parts += networks_report.modules(found)
+    if "frameworks" in found:
+        parts += networks_report.frameworks(found["frameworks"])
     if "growth" in found:
         parts += growth_section(found["growth"])
     if "startup" in found:
@@ -362,11 +364,11 @@ def summary(found: Record) -> str:
     return f"{table(head, rows, 'lrrrrr')}\n\n{said}"
 
 
-def put_summary(readme: Path, found: Record) -> None:
-    """Write the summary between its marks in the README."""
-    before, _, rest = readme.read_text().partition(MARKS[0])
+def put_summary(file: Path, text: str) -> None:
+    """Write a summary between its marks in the README, or another page."""
+    before, _, rest = file.read_text().partition(MARKS[0])
     _, _, after = rest.partition(MARKS[1])
-    readme.write_text(f"{before}{MARKS[0]}\n\n{summary(found)}\n\n{MARKS[1]}{after}")
+    file.write_text(f"{before}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{after}")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -381,7 +383,8 @@ def main(arguments: list[str] | None = None) -> None:
     options.page.parent.mkdir(parents=True, exist_ok=True)
     options.page.write_text(page(found))
     if options.page == PAGE:
-        put_summary(README, found)
+        put_summary(README, summary(found))
+        put_summary(OWN_MODEL, networks_report.summary(found))
 
 
 if __name__ == "__main__":

@@ -65,7 +65,10 @@ def test_a_network_of_ones_own_is_measured_in_jax_and_as_a_module_of_pytorch(tmp
         f"--out={out}",
         f"--cache={tmp_path}",
     )
+    run("frameworks", "--turns=1", f"--out={out}")
     run("report", f"--results={out}", f"--page={page}")
+    same = page.read_text().partition("## The same network in PyTorch, Flax and Equinox")[2].splitlines()
+    assert [line.split("|")[1].strip() for line in same if line.startswith("| ")][2:5] == ["PyTorch", "Flax", "Equinox"]
     contestants = json.loads(out.read_text())["own_networks"]["dense"]["contestants"]
     assert set(contestants) == {"fedbc", "modules"}
     for variants in contestants.values():
@@ -126,17 +129,21 @@ except environments.Absent as error:
     assert "could not be set up" in done.stdout, done.stderr
 
 
-def test_page_and_readme_are_what_the_results_say(tmp_path, monkeypatch):
+def test_pages_and_readme_are_what_the_results_say(tmp_path, monkeypatch):
     """After new results: python -m benchmarks.report."""
     monkeypatch.syspath_prepend(ROOT)
-    from benchmarks import report, results
+    from benchmarks import networks_report, report, results
 
     found = results.read(results.DEFAULT)
     assert (ROOT / "docs" / "benchmarks.md").read_text() == report.page(found)
-    readme = tmp_path / "README.md"
-    readme.write_text((ROOT / "README.md").read_text())
-    report.put_summary(readme, found)
-    assert readme.read_text() == (ROOT / "README.md").read_text()
+    for file, text in (
+        (ROOT / "README.md", report.summary(found)),
+        (ROOT / "docs" / "own-model.md", networks_report.summary(found)),
+    ):
+        copy = tmp_path / file.name
+        copy.write_text(file.read_text())
+        report.put_summary(copy, text)
+        assert copy.read_text() == file.read_text()
 
 
 def test_the_page_of_machines_is_what_the_results_say(monkeypatch):
