@@ -1,11 +1,12 @@
 """Personalisation beside methods that are tuned on validation data.
 
-    python benchmarks/personalisation.py results/personalisation/measured.jsonl synthetic --draws 1,2 --seeds 0,1
+    python benchmarks/personalisation.py results/personalisation/measured.jsonl synthetic --draws 1,2 --seeds 1,2
 
 One line of JSON per run; what the file holds is not run again. Every method has as many settings. The one with the best
-local accuracy on a fifth of the training examples, seed 0, is trained on all of them with each seed and measured on the
-test sets; `--choose-on` makes these choices on one draw for all. The global model that is personalised is that of the
-method with the best global accuracy on the held-out examples of the draw at hand, its setting chosen likewise.
+local accuracy on a fifth of the training examples, seed 0, in the mean of the last evaluations, is trained on all of
+them with each seed, and its last models are measured on the test sets. The global model that is personalised is the
+last one of the method with the best global accuracy on the held-out examples, its setting chosen likewise. Choices are
+made on the federation at hand, or, on images, on another one with as many classes per device (`Task.chosen_on`).
 docs/personalisation.md tells the outcome.
 """
 
@@ -15,7 +16,7 @@ import argparse
 import functools
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,15 @@ LARGE = {
     "fedavg": [_finetuned(0.01, steps, 0.01) for steps in (100, 400)],
     "localonly": [{"name": "localonly", "lr": lr, "momentum": 0.5} for lr in (0.01, 0.03)],
 }
-"""Two of each, where a run takes minutes."""
+"""Two of each, where a run takes a minute."""
+
+SHAKESPEARE = {
+    "fedbc": [{"name": "fedbc", "lr": lr, "momentum": 0.5, "dual_lr": 1e-4} for lr in (0.3, 1.0)],
+    "ditto": [{"name": "ditto", "lr": 1.0, "momentum": 0.5, "personal_lr": lr, "penalty": 0.1} for lr in (0.3, 1.0)],
+    "fedavg": [_finetuned(1.0, steps, 0.3) for steps in (20, 100)],
+    "localonly": [{"name": "localonly", "lr": lr, "momentum": 0.5} for lr in (0.3, 1.0)],
+}
+"""Where it takes many; rates about the chosen ones of results/chosen/shakespeare-e1.toml."""
 
 GLOBAL = ("fedbc", "fedavg", "pfedme", "perfedbc")
 """The methods with a global model of their own; Ditto's is FedAvg's."""
@@ -78,15 +87,17 @@ class Task:
     federation: Any
     run: Line
     grids: dict[str, list[Line]]
-    personal: Line = field(default_factory=dict)
+    chosen_on: str | None = None
+    """The task on whose held-out examples choices are made, if not on this one's."""
 
 
-def _cifar10(classes, exponent):
+def _cifar10(classes, exponent, chosen_on=None):
     return Task(
         fedbc.models.cnn,
         functools.partial(_images, fedbc.data.cifar10, classes, exponent),
         {"rounds": 100, "epochs": 1, "sample": 10},
         LARGE,
+        chosen_on,
     )
 
 
@@ -101,12 +112,22 @@ TASKS = {
         {"rounds": 200, "epochs": 5, "sample": 10},
         SMALL,
     ),
-    **{f"cifar10-{c}-{e}": _cifar10(c, e) for c, e in ((3, 1.2), (2, 1.4), (2, 1.2), (3, 1.4), (1, 1.2))},
+    "cifar10-3-1.2": _cifar10(3, 1.2),
+    "cifar10-3-1.4": _cifar10(3, 1.4, "cifar10-3-1.2"),
+    "cifar10-2-1.4": _cifar10(2, 1.4),
+    "cifar10-2-1.2": _cifar10(2, 1.2, "cifar10-2-1.4"),
+    "cifar10-1-1.2": _cifar10(1, 1.2),
     "mnist-2-1.3": Task(
         fedbc.models.mlp,
         functools.partial(_images, fedbc.data.mnist, 2, 1.3),
         {"rounds": 100, "epochs": 1, "sample": 10},
         LARGE,
+    ),
+    "shakespeare": Task(
+        fedbc.models.lstm,
+        lambda draw: fedbc.data.shakespeare(stride=10, seed=draw),
+        {"rounds": 40, "epochs": 1, "sample": 10},
+        SHAKESPEARE,
     ),
 }
 
@@ -123,33 +144,36 @@ def simulate(task: Task, setting: Line, draw: int, seed: int, **more: Any) -> An
         **run,
         seed=seed,
         evaluate=("global", "local"),
-        evaluate_every=run["rounds"] if tune else 10,
         fine_tune=FineTune(**tune) if tune else None,
         **more,
     )
 
 
+def accuracies(row: Line) -> Line:
+    """Of z on all test sets, and of the devices' own models, each on its own."""
+    return {"global": row["global_accuracy"], "local": row.get("finetuned_accuracy", row["local_accuracy"])}
+
+
 def measure(name: str, key: str, setting: Line, draw: int, seed: int, validation: float | None) -> Line:
-    """What a run's models get right."""
+    """What a run's models get right: the last ones on the test sets, or, in the mean of the last third of the rounds,
+    on examples that were held out, which is steadier to choose by."""
     began = time.perf_counter()
-    row = simulate(TASKS[name], setting, draw, seed, validation=validation).summary()
-    local = row.get("finetuned_accuracy", row["local_accuracy"])
-    return {
-        "key": key,
-        "setting": setting,
-        "global": row["global_accuracy"],
-        "local": local,
-        "seconds": round(time.perf_counter() - began, 2),
-    }
+    rounds = setting.get("rounds", TASKS[name].run["rounds"])
+    often = rounds if validation is None else max(1, rounds // 10)
+    result = simulate(TASKS[name], setting, draw, seed, validation=validation, evaluate_every=often)
+    found = accuracies(result.summary(1 if validation is None else rounds // 3))
+    return {"key": key, "setting": setting, **found, "seconds": round(time.perf_counter() - began, 2)}
 
 
 def personalise(name: str, key: str, setting: Line, draw: int, seed: int, unseen: float | None) -> Line:
     """What the personalised models get right, device by device."""
     task = TASKS[name]
     began = time.perf_counter()
-    result = simulate(task, {k: v for k, v in setting.items() if k != "fine_tune"}, draw, seed, unseen=unseen)
+    given = {k: v for k, v in setting.items() if k != "fine_tune"}
+    rounds = task.run["rounds"]
+    result = simulate(task, given, draw, seed, unseen=unseen, evaluate_every=rounds)
     trained = time.perf_counter()
-    personal = fedbc.personalize(result, task.model(), task.federation(draw), **task.personal)
+    personal = fedbc.personalize(result, task.model(), task.federation(draw))
     done = time.perf_counter()
     advice = personal.advice
     devices = {
@@ -159,7 +183,8 @@ def personalise(name: str, key: str, setting: Line, draw: int, seed: int, unseen
     line = {
         "key": key,
         "setting": setting,
-        "global": result.summary()["global_accuracy"],
+        "global": result.summary(1)["global_accuracy"],
+        "trained": result.summary(1)["local_accuracy"],
         "z": float(np.nanmean(personal.global_accuracy)),
         "alone": float(np.nanmean(personal.accuracy("alone"))),
         "local": float(np.nanmean(personal.local_accuracy)),
@@ -167,6 +192,7 @@ def personalise(name: str, key: str, setting: Line, draw: int, seed: int, unseen
         "lose": int((advice["high"] < 0).sum()),
         "tests": personal.test_examples.tolist(),
         "tolerances": [float(f"{t:.4g}") if np.isfinite(t) else None for t in personal.tolerances],
+        "epochs": [int(e) if np.isfinite(e) else None for e in personal.epochs],
         "devices": devices,
         "train_seconds": round(trained - began, 2),
         "seconds": round(done - trained, 2),
@@ -197,20 +223,20 @@ class Runs:
 
     def chosen(self, name: str, draw: int, method: str, by: str) -> Line:
         """The method's setting that does best on held-out examples."""
-        grid = TASKS[name].grids[method]
-        return grid[int(np.argmax([self.known[tuning(name, draw, method, i)][by] for i in range(len(grid))]))]
+        where = TASKS[name].chosen_on or name
+        grid = TASKS[where].grids[method]
+        return grid[int(np.argmax([self.known[tuning(where, draw, method, i)][by] for i in range(len(grid))]))]
 
-    def best_global(self, name: str, draw: int, tuned: int) -> Line:
-        """Of the methods' settings, as chosen on a draw, the one with the best global model on this draw's held-out
-        examples."""
-        grids = TASKS[name].grids
-        chosen = {method: self.chosen(name, tuned, method, "global") for method in GLOBAL}
-        keys = {method: tuning(name, draw, method, grids[method].index(setting)) for method, setting in chosen.items()}
-        self.do(
-            {key: functools.partial(measure, name, key, chosen[m], draw, 0, 0.2) for m, key in keys.items()},
-            f"global models, draw {draw}",
-        )
-        return chosen[max(GLOBAL, key=lambda method: self.known[keys[method]]["global"])]
+    def best_global(self, name: str, draw: int, methods: list[str]) -> Line:
+        """The setting with the best global model on held-out examples, of all methods that have one."""
+        where = TASKS[name].chosen_on or name
+        found = {
+            self.known[tuning(where, draw, method, i)]["global"]: setting
+            for method in methods
+            if method in GLOBAL
+            for i, setting in enumerate(TASKS[where].grids[method])
+        }
+        return found[max(found)]
 
 
 def tuning(name: str, draw: int, method: str, number: int) -> str:
@@ -224,48 +250,47 @@ def main() -> None:
     parser.add_argument("results")
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("--draws", default="1,2,3,4,5")
-    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--methods", default=",".join(SMALL))
     parser.add_argument("--workers", type=int)
-    parser.add_argument("--choose-on", type=int, help="make the choices on this draw, for all of them")
-    parser.add_argument("--part", choices=("others", "personal", "unseen"), action="append")
+    parser.add_argument("--part", choices=("choose", "others", "personal", "unseen"), action="append")
     given = parser.parse_args()
     runs, name = Runs(given.results, given.workers), given.task
-    task = TASKS[name]
+    where = TASKS[name].chosen_on or name
     draws, seeds = ([int(n) for n in text.split(",")] for text in (given.draws, given.seeds))
-    methods = given.methods.split(",")
-    parts = given.part or ["others", "personal", "unseen"]
+    methods = [method for method in given.methods.split(",") if method in TASKS[name].grids]
+    parts = given.part or ["choose", "personal", "unseen", "others"]
     with progress.shown(quiet=False):
         for draw in draws:
-            tuned = draw if given.choose_on is None else given.choose_on
-            wanted = {
-                (key := tuning(name, tuned, method, i)): functools.partial(measure, name, key, setting, tuned, 0, 0.2)
-                for method in methods
-                for i, setting in enumerate(task.grids[method])
-            }
-            runs.do(wanted, f"settings, draw {tuned}")
-            best = runs.best_global(name, draw, tuned)
-            if "others" in parts:
-                wanted = {}
-                for seed in seeds:
-                    for method in methods:
-                        settings = {"local": runs.chosen(name, tuned, method, "local")}
-                        if (
-                            method in GLOBAL
-                            and (other := runs.chosen(name, tuned, method, "global")) != settings["local"]
-                        ):
-                            settings["global"] = other
-                        for by, setting in settings.items():
-                            key = f"{name} {draw} {seed} {method} {by}"
-                            wanted[key] = functools.partial(measure, name, key, setting, draw, seed, None)
-                runs.do(wanted, f"methods, draw {draw}")
+            if "choose" in parts:
+                wanted = {
+                    (key := tuning(where, draw, method, i)): functools.partial(
+                        measure, where, key, setting, draw, 0, 0.2
+                    )
+                    for method in methods
+                    for i, setting in enumerate(TASKS[where].grids[method])
+                }
+                runs.do(wanted, f"settings, draw {draw}")
             for part, unseen in (("personal", None), ("unseen", 0.2)):
                 if part in parts:
+                    best = runs.best_global(name, draw, methods)
                     wanted = {}
                     for seed in seeds:
                         key = f"{name} {draw} {seed} {part}"
                         wanted[key] = functools.partial(personalise, name, key, best, draw, seed, unseen)
                     runs.do(wanted, f"{part}, draw {draw}")
+            if "others" in parts:
+                wanted = {}
+                for seed in seeds:
+                    for method in methods:
+                        settings = {"local": runs.chosen(name, draw, method, "local")}
+                        other = runs.chosen(name, draw, method, "global")
+                        if method in GLOBAL and other != settings["local"]:
+                            settings["global"] = other
+                        for by, setting in settings.items():
+                            key = f"{name} {draw} {seed} {method} {by}"
+                            wanted[key] = functools.partial(measure, name, key, setting, draw, seed, None)
+                runs.do(wanted, f"methods, draw {draw}")
 
 
 if __name__ == "__main__":

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
 
 Line = dict[str, Any]
+FOLDER = Path("results/personalisation")
 PAGE, PICTURE = Path("docs/personalisation.md"), Path("docs/personalisation.svg")
 BEGIN, END = "<!-- from benchmarks/personalisation_tables.py -->\n", "<!-- end of it -->\n"
 NAMES = {
@@ -26,12 +27,25 @@ NAMES = {
     "ditto": "Ditto",
     "localonly": "local only",
 }
-FIRST, FRESH = range(1, 6), range(6, 11)
+METHODS = {**NAMES, "fedbc": "FedBC", "fedavg": "FedAvg"}
+LATE = {"global": "z", "alone": "alone", "personal": "**personalised**"}
+SEEDS = range(1, 6)
 
 
-def read(pattern: str) -> list[Line]:
-    """The lines of some files."""
-    return [json.loads(line) for file in sorted(Path("results/personalisation").glob(pattern)) for line in file.open()]
+class Federation(NamedTuple):
+    """One column of a table."""
+
+    head: str
+    task: str
+    draw: int
+
+
+SYNTHETIC = [Federation(f"draw {draw}", "synthetic", draw) for draw in range(1, 6)]
+IMAGES = [
+    *(Federation(f"CIFAR-10, C = {c}, {e}", f"cifar10-{c}-{e}", 1) for c in (2, 3) for e in (1.2, 1.4)),
+    Federation("CIFAR-10, C = 1, 1.2", "cifar10-1-1.2", 1),
+    Federation("MNIST, C = 2, 1.3", "mnist-2-1.3", 1),
+]
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -40,84 +54,109 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in lines)
 
 
+def percent(values: list[float]) -> str:
+    """The mean over seeds."""
+    return f"{100 * np.mean(values):.1f}" if values else "–"
+
+
+def points(values: list[float]) -> str:
+    """The mean difference over seeds, with its standard error."""
+    if not values:
+        return "–"
+    error = f" ± {100 * np.std(values, ddof=1) / np.sqrt(len(values)):.1f}" if len(values) > 1 else ""
+    return f"{100 * np.mean(values):+.1f}{error}"
+
+
 class Figures:
-    """The lines by their keys, and means over seeds."""
+    """The lines by their keys, and tables of them."""
 
-    def __init__(self) -> None:
-        self.known = {line["key"]: line for line in read("measured.jsonl")}
+    def __init__(self, file: Path) -> None:
+        self.known = {line["key"]: line for line in map(json.loads, file.open())}
 
-    def of(self, task: str, draw: int, what: str) -> list[Line]:
-        """One line per seed of those whose personal models were measured."""
-        seeds = [seed for seed in range(5) if f"{task} {draw} {seed} personal" in self.known] or [0]
-        return [self.known[key] for seed in seeds if (key := f"{task} {draw} {seed} {what}") in self.known]
+    def by_seed(self, of: Federation, what: str) -> dict[int, Line]:
+        """The lines of a federation's runs; a method whose settings chosen by z and by x_i agree has one line."""
+        return {seed: line for seed in SEEDS if (line := self.known.get(f"{of.task} {of.draw} {seed} {what}"))}
 
-    def mean(self, task: str, draw: int, what: str, column: str) -> float:
-        """Over seeds; NaN where nothing was run."""
-        lines = self.of(task, draw, what)
-        return float(np.mean([line[column] for line in lines])) if lines else np.nan
+    def local(self, of: Federation, method: str) -> dict[int, float]:
+        """Mean over devices of the method's own models, by seed."""
+        return {seed: line["local"] for seed, line in self.by_seed(of, f"{method} local").items()}
 
-    def best_global(self, task: str, draw: int) -> float:
-        """Of any method, its setting chosen by global accuracy."""
-        found = []
+    def personal(self, of: Federation, column: str, part: str = "personal") -> dict[int, float]:
+        """A column of the personalised runs, by seed."""
+        return {seed: line[column] for seed, line in self.by_seed(of, part).items()}
+
+    def globals(self, of: Federation) -> dict[str, dict[int, float]]:
+        """The global accuracy of each method, its setting chosen by that, by seed."""
+        found = {}
         for method in NAMES:
-            by = "global" if self.of(task, draw, f"{method} global") else "local"
-            found.append(self.mean(task, draw, f"{method} {by}", "global"))
-        return float(np.nanmax([0.0, *found]))
+            lines = self.by_seed(of, f"{method} local") | self.by_seed(of, f"{method} global")
+            found[method] = {seed: line["global"] for seed, line in lines.items()}
+        return found
 
-    def row(self, name: str, values: list[float], *, bold: bool = False) -> list[str]:
-        """A row of percentages with their mean."""
-        all_there = not np.isnan(values).any()
-        cells = ["–" if np.isnan(v) else f"{100 * v:.1f}" for v in values]
-        cells.append(f"{100 * np.mean(values):.1f}" if all_there else "–")
-        return [f"**{c}**" if bold else c for c in (name, *cells)]
+    def best(self, of: Federation, table: dict[str, dict[int, float]]) -> str | None:
+        """The method that is best in the mean over the seeds whose devices were personalised."""
+        seeds = self.by_seed(of, "personal").keys()
+        means = {
+            name: np.mean([values[s] for s in seeds])
+            for name, values in table.items()
+            if seeds and seeds <= values.keys()
+        }
+        return max(means, key=means.__getitem__) if means else None
 
-    def draws(self, draws: range) -> str:
-        """Local accuracies on the synthetic data, draw by draw."""
-        task = "synthetic"
-        head = ["mean over devices, %", *(f"draw {d}" for d in draws), "mean"]
-        rows = [self.row("z on each device", [self.mean(task, d, "personal", "z") for d in draws])]
-        for method, name in NAMES.items():
-            values = [self.mean(task, d, f"{method} local", "local") for d in draws]
-            if not np.isnan(values).all():
-                rows.append(self.row(name, values))
-        rows.append(self.row("alone, by personalisation", [self.mean(task, d, "personal", "alone") for d in draws]))
-        rows.append(self.row("personalised", [self.mean(task, d, "personal", "local") for d in draws], bold=True))
-        return table(head, rows)
-
-    def globals_and_losers(self, draws: range) -> str:
-        """The global accuracy, and how many devices gain and lose."""
-        task = "synthetic"
-        head = ["", *(f"draw {d}" for d in draws), "mean"]
-        rows = [
-            self.row(
-                "global accuracy of the z that was personalised",
-                [self.mean(task, d, "personal", "global") for d in draws],
-            ),
-            self.row("of the best of the methods", [self.best_global(task, d) for d in draws]),
-        ]
-        counts = []
-        for d in draws:
-            lines = self.of(task, d, "personal")
-            gain, lose = (sum(line[c] for line in lines) for c in ("gain", "lose"))
-            counts.append(f"{gain} / {lose} of {30 * len(lines)}" if lines else "–")
-        rows.append(["devices better / worse than z beyond noise", *counts, ""])
-        return table(head, rows)
-
-    def unseen(self, draws: range) -> str:
-        """Devices that come later."""
-        head = ["a fifth of the devices, unseen, %", *(f"draw {d}" for d in draws), "mean"]
+    def accuracies(self, federations: list[Federation]) -> str:
+        """Local accuracies, one column per federation, and their mean."""
+        found = {"z on each device": [self.personal(f, "z") for f in federations]}
+        found |= {name: [self.local(f, method) for f in federations] for method, name in NAMES.items()}
+        found["alone, by personalisation"] = [self.personal(f, "alone") for f in federations]
+        found["**personalised**"] = [self.personal(f, "local") for f in federations]
         rows = []
-        for of, name in (("global", "z"), ("alone", "alone"), ("personal", "personalised")):
-            values = []
-            for d in draws:
-                lines = self.of("synthetic", d, "unseen")
-                values.append(float(np.mean([line["unseen"][of] for line in lines])) if lines else np.nan)
-            rows.append(self.row(name, values, bold=of == "personal"))
-        return table(head, rows)
+        for name, cells in found.items():
+            means = [float(np.mean([*cell.values()])) for cell in cells if cell]
+            row = [*(percent([*cell.values()]) for cell in cells), percent(means if len(means) == len(cells) else [])]
+            rows.append([name, *(f"**{cell}**" if name.startswith("*") else cell for cell in row)])
+        rows.append(["personalised less the best other method", *(self._ahead(f) for f in federations), ""])
+        z = [percent([*self.personal(f, "global").values()]) for f in federations]
+        rows.append(["global accuracy of the z", *z, ""])
+        rows.append(["less that of the best method", *(self._ahead_globally(f) for f in federations), ""])
+        rows.append(["devices better / worse than z beyond noise", *(self._counts(f) for f in federations), ""])
+        rows.append(["seeds", *(str(len(self.by_seed(f, "personal"))) for f in federations), ""])
+        return table(["mean over devices, %", *(f.head for f in federations), "mean"], rows)
+
+    def _ahead(self, of: Federation) -> str:
+        best = self.best(of, {method: self.local(of, method) for method in NAMES})
+        if best is None:
+            return "–"
+        theirs, ours = self.local(of, best), self.personal(of, "local")
+        return f"{points([ours[s] - theirs[s] for s in ours])} ({NAMES[best]})"
+
+    def _ahead_globally(self, of: Federation) -> str:
+        every = self.globals(of)
+        best = self.best(of, every)
+        if best is None:
+            return "–"
+        ours = self.personal(of, "global")
+        return f"{points([ours[s] - every[best][s] for s in ours])} ({METHODS[best]})"
+
+    def _counts(self, of: Federation) -> str:
+        lines = self.by_seed(of, "personal").values()
+        if not lines:
+            return "–"
+        gain, lose, devices = (
+            sum(n) for n in zip(*((i["gain"], i["lose"], len(i["tests"])) for i in lines), strict=True)
+        )
+        return f"{gain} / {lose} of {devices}"
+
+    def unseen(self, federations: list[Federation]) -> str:
+        """Devices that come later."""
+        rows = []
+        for of, name in LATE.items():
+            values = [[line["unseen"][of] for line in self.by_seed(f, "unseen").values()] for f in federations]
+            rows.append([name, *map(percent, values)])
+        return table(["a fifth of the devices, unseen, %", *(f.head for f in federations)], rows)
 
     def feedback(self) -> str:
         """What came of feeding the tolerances back."""
-        lines = read("feedback.jsonl")
+        lines = [json.loads(line) for line in (FOLDER / "feedback.jsonl").open()]
         draws = sorted({line["draw"] for line in lines})
         found = {(line["what"], line["draw"]): line for line in lines}
         rows = []
@@ -128,19 +167,19 @@ class Figures:
             rows.append([what, *cells, f"{100 * np.mean(also):.1f}" if also else ""])
         return table(["z global / local, %", *(f"draw {d}" for d in draws), "personalised, mean"], rows)
 
-    def draw(self, draws: range) -> None:
+    def draw(self, federations: list[Federation]) -> None:
         """The picture: each device's accuracy with z and with its personalised model."""
         mpl.use("svg")
         import matplotlib.pyplot as plt
 
-        lines = [line for d in draws for line in self.of("synthetic", d, "personal")]
+        lines = [line for f in federations for line in self.by_seed(f, "personal").values()]
         figure, axes = plt.subplots(figsize=(5, 4.6), layout="constrained")
         for line in lines:
             x, y = (
                 100 * np.asarray([np.nan if a is None else a for a in line["devices"][of]])
                 for of in ("global", "personal")
             )
-            axes.scatter(x, y, s=4 + np.sqrt(line["tests"]) * 4, color="#0072b2", alpha=0.45, linewidths=0)
+            axes.scatter(x, y, s=4 + np.sqrt(line["tests"]) * 4, color="#0072b2", alpha=0.3, linewidths=0)
         axes.plot([0, 100], [0, 100], color="#888", linewidth=1)
         axes.set(xlabel="z, % on the device's test set", ylabel="personalised model, %", xlim=(-2, 102), ylim=(-2, 102))
         with mpl.rc_context({"svg.hashsalt": "fedbc", "svg.fonttype": "none"}):
@@ -149,14 +188,16 @@ class Figures:
 
 def main() -> None:
     """Rewrite the page's part."""
-    figures = Figures()
-    parts = ["", figures.draws(FIRST), figures.globals_and_losers(FIRST)]
-    if figures.of("synthetic", FRESH[0], "personal"):
-        parts += ["On draws that no rule was looked at on, against the three strongest:\n", figures.draws(FRESH)]
-    parts += ["Devices that come later:\n", figures.unseen(FIRST), "Feeding it back:\n", figures.feedback()]
+    figures = Figures(FOLDER / "measured.jsonl")
+    images = [f for f in IMAGES if figures.by_seed(f, "personal")]
+    parts = ["", "Synthetic data:\n", figures.accuracies(SYNTHETIC)]
+    parts += ["Images:\n", figures.accuracies(images)] if images else []
+    parts += ["Devices that come later:\n", figures.unseen(SYNTHETIC)]
+    parts += [figures.unseen(images)] if images else []
+    parts += ["Feeding it back:\n", figures.feedback()]
     before, rest = PAGE.read_text().split(BEGIN)
     PAGE.write_text(before + BEGIN + "\n".join(parts) + "\n" + END + rest.split(END)[1])
-    figures.draw(FIRST)
+    figures.draw(SYNTHETIC)
 
 
 if __name__ == "__main__":
