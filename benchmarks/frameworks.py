@@ -45,8 +45,8 @@ def models() -> dict[str, Callable[[], Any]]:
 def measure(count: int) -> dict[str, Any]:
     """The first round of each, and the median over so many turns of a round's time."""
     import fedbc
+    from fedbc.simulation.rounds import Simulation
     from fedbc.simulation.settings import Settings
-    from fedbc.simulation.simulate import Simulation
 
     federation = fedbc.data.synthetic(seed=2)
     settings = Settings(epochs=5, sample=10, evaluate=(), seed=0)

@@ -7,6 +7,7 @@ from statistics import median
 from benchmarks.figures import NAMES, QUIET, Record, number, ratio, step_seconds, table, verdict
 from benchmarks.workloads import ALL
 
+LIBRARIES = ("PyTorch", "Flax", "Equinox")
 BAR_OF_MODULES = 1  # times as fast as the best of PyTorch's own ways
 PEERS = [("pytorch", "1 thread"), ("pytorch", "2 threads"), ("pytorch", "2 processes")]
 PEERS += [("pfl", "1 process"), ("pfl", "2 processes")]
@@ -53,7 +54,7 @@ def modules(found: Record) -> list[str]:
 
 def frameworks(found: Record) -> list[str]:
     """The same network from three libraries."""
-    rows = [[n, number(r["first_round"]), number(1e3 * r["round"])] for n, r in found["networks"].items()]
+    rows = [[n, number(r["first_round"]), number(1e3 * r["round"])] for n, r in _by_library(found)]
     return [
         "## The same network in PyTorch, Flax and Equinox",
         f"60-32-10 with ReLU, as [Your own model](own-model.md) begins with it; {found['setting']}; {found['date']}. "
@@ -62,11 +63,15 @@ def frameworks(found: Record) -> list[str]:
     ]
 
 
+def _by_library(found: Record) -> list[tuple[str, Record]]:
+    return sorted(found["networks"].items(), key=lambda network: LIBRARIES.index(network[0]))
+
+
 def summary(found: Record) -> str:
     """What docs/own-model.md says of the speed."""
     networks, here, parts = found.get("own_networks", {}), found["machine"], []
     if "frameworks" in found:
-        times = {name: number(1e3 * r["round"]) for name, r in found["frameworks"]["networks"].items()}
+        times = {name: number(1e3 * r["round"]) for name, r in _by_library(found["frameworks"])}
         told = ", ".join(f"{ms} ms from {name}" for name, ms in times.items())
         parts.append(f"A round of this network took {told} ({found['frameworks']['setting']}).")
     if networks:

@@ -266,7 +266,7 @@ def share(work, index, count, address, *arguments):
 
     index, count = int(index), int(count)
     if work == "stopped":
-        fedbc.machines.world.SILENCE = 8
+        fedbc.machines.world.SILENCE = 16
     if work == "other-number" and index == 1:
         count += 1
     if work == "other-version" and index == 1:

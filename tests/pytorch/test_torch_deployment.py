@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fedbc
 from fedbc import storage
+from fedbc.flower import post
 from fedbc.simulation.schedule import INIT, generator
 from fedbc.torch import load_arrays, to_jax, to_torch
 from fedbc.torch import models as modules
@@ -133,7 +134,9 @@ def test_devices_personalise_by_the_users_loop(federation, tmp_path):
     assert any(fedbc.load_personalized(place).epochs[0] > 0 for place in places)
 
 
-def test_a_loader_that_cannot_be_cut_is_refused_before_the_first_round(federation, tmp_path):
+def test_a_loader_that_cannot_be_cut_is_refused_before_the_first_round(federation, tmp_path, monkeypatch):
+    monkeypatch.setattr(post, "SENDING_PAUSES", ())  # the error is no server's that comes back
+
     def weighted(device, context):
         training, test = loaders_of(federation)(device, context)
         sampler = torch.utils.data.WeightedRandomSampler([1.0] * len(training.dataset), 5)
@@ -242,7 +245,9 @@ def test_a_private_pytorch_deployment(federation, tmp_path):
     assert 0 < moved <= 1e-3**2 * (1 + 1e-3)
 
 
-def test_a_loop_that_forgets_the_optimiser_is_told(federation, tmp_path):
+def test_a_loop_that_forgets_the_optimiser_is_told(federation, tmp_path, monkeypatch):
+    monkeypatch.setattr(post, "SENDING_PAUSES", ())  # the error is no server's that comes back
+
     def forgetful(module, loader, local, config):
         for x, y in loader:
             nn.functional.cross_entropy(module(x), y).backward()

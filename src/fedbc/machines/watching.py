@@ -2,7 +2,7 @@
 
 All machines ask JAX's coordination service now and then who is there. It answers when all who are there have asked, and
 leaves out those of whom it heard nothing for `SILENCE` seconds. The service is machine 0's: whether that answers at all
-is asked by itself, and given up a little earlier, for after `SILENCE` seconds JAX would end the process with a stack
+is asked by itself, and given up after half of that, for after `SILENCE` seconds JAX would end the process with a stack
 trace. A machine that waits in a meeting for one that is not there any more cannot be woken: its process ends, with one
 line. The last whole checkpoint is on disk.
 """
@@ -56,7 +56,7 @@ class _Watch:
         while _client() is not None:
             time.sleep(self.every)
             silent = time.monotonic() - self.answered
-            if silent > 0.75 * world.SILENCE:
+            if silent > world.SILENCE / 2:
                 self._end("machine 0", silent)
             # Only one that waits in vain for others ends: they may have finished, and left.
             waited = waited + self.every if self.machines.meeting and self.missing else 0.0
