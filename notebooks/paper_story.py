@@ -23,12 +23,12 @@ def _(mo):
     # Federated learning beyond consensus
 
     Twelve devices hold data that differ. One model for all, a **global model** z, serves everybody a little; a model of
-    each device's own, a **local model** x_i, serves its device better, but learns from little data and is of no use to
-    anybody else. FedBC trains both at once, and lets them differ by a **tolerance** gamma: ‖x_i − z‖² ≤ gamma.
+    each device's own, a **local model** xᵢ, serves its device better, but learns from little data and is of no use to
+    anybody else. FedBC trains both at once, and lets them differ by a **tolerance** gamma: ‖xᵢ − z‖² ≤ gamma.
 
     It opens where FedBC makes sense: devices whose data differ, trained from z as in the paper's experiments, and a
     gamma amid their drifts, so that some strain at it and count more. What that gains over FedAvg is a point or so, and
-    depends on the draw (docs/synthetic.md has twenty). With training from x_i, gamma trades: own models gain, and the
+    depends on the draw (docs/synthetic.md has twenty). With training from xᵢ, gamma trades: own models gain, and the
     global one pays.
 
     Move a slider: everything below is computed anew.
@@ -54,7 +54,7 @@ def _(mo):
         start=2, stop=12, value=6, show_value=True, label="sampling: how many of the 12 devices take part in a round"
     )
     start_radio = mo.ui.radio(
-        options={"its own x_i (Algorithm 2)": "local", "z (the paper's experiments)": "global"},
+        options={"its own xᵢ (Algorithm 2)": "local", "z (the paper's experiments)": "global"},
         value="z (the paper's experiments)",
         inline=True,
         label="a device's training begins from",
@@ -152,7 +152,7 @@ def _(alt, ends, pd):
         .mark_point(size=220, filled=True, opacity=0.9)
         .encode(
             alt.X("global", title="global accuracy: z on all test sets, %", scale=alt.Scale(domain=[0, 100])),
-            alt.Y("local", title="local accuracy: x_i on its own, %", scale=alt.Scale(domain=[60, 100])),
+            alt.Y("local", title="local accuracy: xᵢ on its own, %", scale=alt.Scale(domain=[60, 100])),
             alt.Color("method", scale=colours, legend=alt.Legend(orient="top", title=None)),
             alt.Shape("method", scale=shapes, legend=alt.Legend(orient="top", title=None)),
             tooltip=["method", alt.Tooltip("global", format=".1f"), alt.Tooltip("local", format=".1f")],
@@ -168,7 +168,7 @@ def _(mo):
     mo.md(r"""
     The further right, the better the model for all; the higher up, the better the models of each. Training alone
     (triangle) is high up and far left. FedAvg (square) is to the right and lower. **Let training begin from
-    x_i and raise gamma, and FedBC walks from the right to the triangle.**
+    xᵢ and raise gamma, and FedBC walks from the right to the triangle.**
     """)
     return
 
@@ -206,8 +206,8 @@ def _(mo):
     mo.md(r"""
     ## Who is at the constraint
 
-    The bars are the devices' drift ‖x_i − z‖² when they last took part; the line is gamma. A device above the line
-    raises its multiplier **lambda_i** until z pulls it back; one below lowers it, down to 0. With a small gamma all
+    The bars are the devices' drift ‖xᵢ − z‖² when they last took part; the line is gamma. A device above the line
+    raises its multiplier **lambda** until z pulls it back; one below lowers it, down to 0. With a small gamma all
     strain at the line. With a large one nobody reaches it, every lambda is 0, and each device goes its own way.
     """)
     return
@@ -224,7 +224,7 @@ def _(alt, federation, gamma, ours, pd):
         .mark_bar(color="#0072B2")
         .encode(
             alt.X("device", sort=_order, title="device (its examples), by size"),
-            alt.Y("drift", title="‖x_i − z‖²"),
+            alt.Y("drift", title="‖xᵢ − z‖²"),
             tooltip=[
                 "device",
                 alt.Tooltip("drift", format=".3f"),
