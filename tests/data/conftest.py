@@ -4,18 +4,16 @@ import os
 from pathlib import Path
 
 import pytest
+from needs import missing
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 DATA = Path(os.environ.get("FEDBC_DATA") or SHARED / "data")
 
 
 def _or_skip(path: Path) -> Path:
-    if path.exists():
-        return path
-    message = f"NOT TESTED on real data: {path} is absent (FEDBC_REQUIRE_DATA=1 makes this a failure)"
-    if os.environ.get("FEDBC_REQUIRE_DATA") == "1":
-        pytest.fail(message)
-    pytest.skip(message)
+    if not path.exists():
+        missing(f"real data: {path} is absent", "FEDBC_REQUIRE_DATA")
+    return path
 
 
 @pytest.fixture(scope="session")

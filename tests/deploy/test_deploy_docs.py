@@ -15,6 +15,7 @@ from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpI
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from loopback import ROOT, Loopback, until
+from needs import missing
 
 import fedbc
 from fedbc.flower import make_keys, write_app
@@ -156,7 +157,7 @@ def test_one_machine(tmp_path, subtests, real_data):
             until((app / "runs" / "second" / "summary.json").exists, 120, "result of the second run")
         with subtests.test("the example with MNIST"):
             if mnist is None:
-                pytest.skip(f"NOT TESTED on real data: {real_data} is absent")
+                missing(f"the example on real data: {real_data} is absent", "FEDBC_REQUIRE_DATA")
             loop.wait(mnist, 300)
             row = fedbc.load(app / "runs" / "mnist").history.iloc[-1]
             assert row.global_accuracy > 0.5
